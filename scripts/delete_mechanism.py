@@ -15,6 +15,8 @@ import re
 import shutil
 import sys
 
+import settings
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MECHANISMS = "src/cortado/mechanisms"
 REGISTRY = f"{MECHANISMS}/registry.cpp"
@@ -94,6 +96,7 @@ def delete(root, names):
     if operators.exists():
         kept = re.sub(rf"^def ({'|'.join(names)})\(.*?(?=^def |\Z)", "", operators.read_text(), flags=re.DOTALL | re.MULTILINE)
         operators.write_text(re.sub(rf'"({"|".join(names)})"(,\s*|(?=\]))', "", kept).rstrip() + "\n")
+    settings.forget(root, names)
     exceptions = root / "lint-exceptions.txt"  # `name PATH NAME REASON`, `file PATH REASON`
     if exceptions.exists():
         words = {*names, *(folder.name for folder in gone)}

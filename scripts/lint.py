@@ -1,5 +1,5 @@
 """Checks the form of the sources: clang-format, functions of at most 60 lines, files of at most 500, layers, mechanisms
-named outside of their folders; documents' lines of at most 120 columns.
+named outside of their folders; documents' lines of at most 120 columns; whether generated files are stale.
 
     python scripts/lint.py [--fix]
 
@@ -198,6 +198,15 @@ def wide_prose_findings(paths):
     return findings
 
 
+def generated_findings():
+    """Types and documentation that scripts/settings.py would write otherwise. A build says more: --check there."""
+    if not (ROOT / "python/cortado/settings.json").exists():
+        return []
+    import settings
+
+    return settings.stale_findings(ROOT)
+
+
 def main():
     parser = argparse.ArgumentParser(description="Checks the form of the sources.")
     parser.add_argument("--fix", action="store_true", help="apply clang-format instead of checking it")
@@ -205,7 +214,7 @@ def main():
     files = source_files()
     findings = format_findings(files, fix)
     if not fix:
-        findings += exceptional_findings(files) + layer_findings(files) + wide_prose_findings(source_files({".md"}))
+        findings += exceptional_findings(files) + layer_findings(files) + wide_prose_findings(source_files({".md"})) + generated_findings()
     for finding in findings:
         print(finding)
     if findings:

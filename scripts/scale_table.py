@@ -70,7 +70,7 @@ def main():
         link = NEAR if count <= HOUSE else FAR
         whole = options.tokens * count
         print(f"\n{count:,} GPUs, a sequence of {whole:,} tokens, {link / 1e9:.0f} GB/s:\n")
-        print("| mixer | compute | gradients | their sum takes | state, the last | how | its way takes | added to the work |")
+        print("| mixer | compute | gradients | all-reduce takes | largest state | state is | its transfer takes | overhead |")
         print("|---|--:|--:|--:|--:|---|--:|--:|")
         for mixer in MIXERS:
             model = models[mixer]

@@ -14,10 +14,11 @@ RESULTS, DOCS = ROOT / "build/bench", ROOT / "docs"
 
 INTRODUCTION = """# How fast it is
 
-Made by `make bench-peers` (`bench/peers/`), which installs the others into an environment of its own, runs everything
-interleaved in one process and pinned, and compares results before it times anything: what is wrong gets no number.
-Ratios count, not seconds: the machine's speed moves by 15 % between minutes. One document an instruction set:
-[AVX-512](performance.md), [AVX2](performance-avx2.md).
+The speed of cortado on a CPU beside other implementations. `make bench-peers` (`bench/peers/`) makes this page. It
+installs the others into an environment of its own, runs everything interleaved in one pinned process, and compares the
+results before it times anything; wrong results get no number. Ratios count, not seconds, because the machine's speed
+varies by 15 % between minutes. There is one page per instruction set: [AVX-512](performance.md),
+[AVX2](performance-avx2.md).
 
 """
 
@@ -95,8 +96,9 @@ def operator_table(ops):
             + [f"{number(one / row['seconds'])}x" if one and threads > 1 else "-"]
         )
     header = ["operator", "pass", "time", "k tokens/s", "GFLOP/s", "of the best matmul", "of streaming", f"{threads} threads against 1"]
-    text = "## Operators at T = 4096\n\n`cortado bench ops`. Counted are 4 K V a token and head for a scan (6 for the delta scan, 8 for the "
-    text += "two passes over slots), 4 K a key seen, 3.5 times that with backward; and every input and output once. A step is one token.\n\n"
+    text = "## Operators at T = 4096\n\nMeasured by `cortado bench ops`. A scan counts as 4 K V operations per token and head (6 K V for the "
+    text += "delta scan, 8 K V for the two passes over slots), attention as 4 K per key seen, and the backward makes it 3.5 times as many. "
+    text += "Memory traffic counts every input and output once. A step is one token.\n\n"
     return text + table(header, rows)
 
 
@@ -123,9 +125,9 @@ def model_table(results, document):
             rows.append([label, f"{row['depth']:,}", duration(row["seconds"])] + [f"{row[key] / 2**20:.1f} MiB" for key in ("state_bytes", "resident_bytes")])
     if not rows:
         return ""
-    text = "## Decoding\n\n`cortado bench model`, 6 layers of width 384, one sequence. Depths are reached by reading; the softmax model's "
-    text += f"reading was ended by its time budget.\n\n![time a token against depth]({document}-decode.svg)\n\n"
-    return text + table(["model", "depth", "time a token", "state", "memory of the process"], rows)
+    text = "## Decoding\n\nMeasured by `cortado bench model`: 6 layers of width 384, one sequence. A prefill reaches each depth; that of the "
+    text += f"softmax model ended by its time budget.\n\n![time per token against depth]({document}-decode.svg)\n\n"
+    return text + table(["model", "depth", "time per token", "state", "memory of the process"], rows)
 
 
 def save_plot(name, curves, labels):
@@ -159,7 +161,7 @@ def plots(results, document):
     for name, label in (("model_macchiato", "Macchiato"), ("model_softmax", "softmax")):
         decode_curves[label] = {(row["depth"], 1e3 * row["seconds"]) for row in (results[name] or {}).get("decode", [])}
     save_plot(f"{document}-length", length_curves, ("tokens", "forward pass, ms"))
-    save_plot(f"{document}-decode", decode_curves, ("tokens before", "time a token, ms"))
+    save_plot(f"{document}-decode", decode_curves, ("tokens before", "time per token, ms"))
 
 
 def folded(text):

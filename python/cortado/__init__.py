@@ -3,8 +3,8 @@
     cortado.ops           every operator as a typed function
     cortado.nn            every mechanism as a torch.nn.Module
     cortado.load(run)     a model that the program has trained, converted or imported
-    cortado.transformers  the same for Hugging Face's Auto classes (import it once)
-    cortado.parameter_groups(model, 0.1)  for torch.optim: weight decay on what it is meant for
+    cortado.transformers  these models for Hugging Face's Auto classes (import it once)
+    cortado.parameter_groups(model, 0.1)  for torch.optim: weight decay on matrices and embeddings alone
     cortado.program()     the program; `cortado` and `python -m cortado` run it"""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if typing.TYPE_CHECKING:
 
 
 def program() -> pathlib.Path:
-    """The path of the program's binary."""
+    """Returns the path of the program's binary."""
     return _library.root() / "bin" / "cortado"
 
 

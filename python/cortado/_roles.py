@@ -13,7 +13,7 @@ _ROLES = (*_DECAYED, "gain", "dynamics")
 
 
 def parameter_roles(module: torch.nn.Module) -> dict[str, str]:
-    """The role of every parameter by its name: of cortado's own as C++ declares them, of others' by what they lie in."""
+    """Returns the role of every parameter by its name: cortado's own as C++ declares them, others by their module."""
     declared = {f"{path}.{name}" if path else name: role for path, part in module.named_modules() if isinstance(part, Part)
                 for name, role in part.roles.items()}  # fmt: skip
     roles = {}
@@ -33,12 +33,22 @@ def _guess(owner: torch.nn.Module, parameter: torch.nn.Parameter) -> str:
 
 
 def parameter_groups(module: torch.nn.Module, weight_decay: float = 0.1) -> list[dict[str, typing.Any]]:
-    """Groups for an optimiser of torch.optim: torch.optim.AdamW(cortado.parameter_groups(model, 0.1), lr=1e-3).
+    """Makes one parameter group per role for an optimiser of torch.optim, as `cortado train` does.
 
-    One a role, as cortado train has them: "matrix" and "embedding" are decayed; "gain" (scales and shifts) and "dynamics"
-    (decays, step sizes, frequencies, mixes with the token before) are not, which weight decay would pull to values that
-    mean something else. A group's "role" is its name: rates of its own are set by it. `module` may hold other modules,
-    whose matrices and embeddings are decayed. Parameters without requires_grad are left out."""
+    Weight decay acts on the roles "matrix" and "embedding". It leaves out "gain" (scales and shifts) and "dynamics" (decays,
+    step sizes, frequencies, mixes with the token before), which it would pull to values that mean something else.
+
+    Args:
+        module: A model. It may hold modules of other packages: their matrices and embeddings are decayed.
+        weight_decay: Weight decay of the decayed roles.
+
+    Returns:
+        Groups with "params", "weight_decay" and "role"; by the role, learning rates of its own can be set. Parameters
+        without requires_grad are left out.
+
+    Example:
+        >>> optimizer = torch.optim.AdamW(cortado.parameter_groups(model, 0.1), lr=1e-3)
+    """
     groups: dict[str, list[torch.nn.Parameter]] = {role: [] for role in _ROLES}
     parameters = dict(module.named_parameters())
     for name, role in parameter_roles(module).items():

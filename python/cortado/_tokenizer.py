@@ -21,9 +21,22 @@ _NO_LENGTH = 10**29  # transformers' word for a tokenizer without a longest text
 
 
 class CortadoTokenizer(transformers.PreTrainedTokenizer):
-    """The program's tokenizer of a run, in RUN/tokenizer: any kind, with its special tokens. A text is read as a whole, as the
-    program reads it. The vocabulary is the model's: any of its tokens may pad, begin or end texts, none can be added.
-    Padding is the tokenizer's own, else the token that ends texts, else token 0 (the mask leaves it out)."""
+    """Tokenizer of a run (RUN/tokenizer), of any kind, with its special tokens.
+
+    A text is read as a whole, as the program reads it. The vocabulary is the model's: any of its tokens may pad, begin or end
+    texts, and none can be added. The padding token is the tokenizer's own, or the token that ends texts, or token 0: the
+    attention mask leaves it out.
+
+    Args:
+        folder: The run's folder tokenizer/.
+        **options: As in transformers: special tokens, sides, chat_template.
+
+    Raises:
+        ValueError: A special token is not in the vocabulary.
+
+    Example:
+        >>> tokenizer = transformers.AutoTokenizer.from_pretrained("runs/linear")
+    """
 
     vocab_files_names: typing.ClassVar[dict[str, str]] = {}
     model_input_names: typing.ClassVar[list[str]] = ["input_ids", "attention_mask"]

@@ -17,7 +17,14 @@ from cortado._parts import Embedding, Part, State, be_tensor, checked, one_line,
 
 
 class Block(Part):
-    """A residual block: x += mixer(norm x), x += feed_forward(norm x). x [B, T, dim] -> [B, T, dim]."""
+    """A residual block: x += mixer(norm x), x += feed_forward(norm x). x [B, T, dim] -> [B, T, dim].
+
+    Args:
+        config: Object of a config file, as torch.ops.cortado.config completes it.
+        layer: Number of the block, from 0.
+        device: Device of the weights.
+        dtype: Type of the weights.
+    """
 
     def __init__(self, config: dict[str, typing.Any], layer: int, device: torch.device | str | None = None,
                  dtype: torch.dtype | None = None) -> None:
@@ -28,22 +35,50 @@ class Block(Part):
 
     def forward(self, x: torch.Tensor, state: State | None = None,
                 cu_seqlens: torch.Tensor | None = None) -> tuple[torch.Tensor, State | None]:
+        """Computes the block.
+
+        Args:
+            x: [B, T, dim]; with cu_seqlens [1, T, dim].
+            state: State before x. None: none is made.
+            cu_seqlens: Bounds of packed sequences, int64 [N + 1].
+
+        Returns:
+            The block's output, shaped like x, and the state after it if one was given.
+        """
         if self.gradient_checkpointing and self.training and state is None and self._gradient_checkpointing_func:
             return self._gradient_checkpointing_func(lambda y: self.run([y], None, cu_seqlens)[0], x), None
         return self.run([x], state, cu_seqlens)
 
 
 def layer_count(config: dict[str, typing.Any]) -> int:
-    """Of a config as torch.ops.cortado.config gives it."""
+    """Returns the number of layers of a config that torch.ops.cortado.config has completed."""
     layers = config["layers"]
     return layers if isinstance(layers, int) else sum(entry["repeat"] for entry in layers)
 
 
 class LanguageModel(Part):
-    """A model as the program has it: `config` is a config file's object, with a vocabulary. Its weights are drawn from
-    torch's generator. `tokenizer`: that of the run that it was loaded from, else None.
+    """A language model, as the program has it. Its weights are drawn from torch's generator.
 
-    The state dict has the names of the program's checkpoints."""
+    The state dict has the names of the program's checkpoints.
+
+    Args:
+        config: Object of a config file, with a vocabulary.
+        device: Device of the weights.
+        dtype: Type of the weights.
+
+    Attributes:
+        config: The config with every default filled in.
+        tokenizer: Tokenizer of the run that the model was loaded from, else None.
+        layers: The blocks.
+
+    Raises:
+        ValueError: The config is wrong. The line names the key.
+
+    Example:
+        >>> config = {"vocabulary": 256, "dim": 64, "heads": 4, "layers": 2, "mixer": {"mixer": "gla"}}
+        >>> model = cortado.models.LanguageModel(config)
+        >>> logits, _ = model(torch.randint(256, (2, 16)))
+    """
 
     embedding: Embedding
 
@@ -60,17 +95,31 @@ class LanguageModel(Part):
 
     @property
     def calls_head(self) -> bool:
-        """Whether the head is more than its weights: an adapter, a hook, a module of another's."""
+        """Whether the head is called: it has an adapter or a hook, or is another module than cortado's."""
         head = self._modules.get("head")
         return head is not None and not plain(head)
 
     @property
     def causal(self) -> bool:
+        """Whether a token sees only the tokens before it."""
         return bool(self.config.get("causal", True))
 
     def hidden(self, tokens: torch.Tensor, state: ModelState | None = None,
                cu_seqlens: torch.Tensor | None = None) -> tuple[torch.Tensor, ModelState | None]:
-        """What the last block leaves, before the final norm: tokens int64 [B, T] -> [B, T, dim]."""
+        """Computes all blocks, without the final norm.
+
+        Args:
+            tokens: int64 [B, T]; with cu_seqlens [1, T].
+            state: State before the tokens, of state(). None: none is made.
+            cu_seqlens: Bounds of packed sequences, int64 [N + 1].
+
+        Returns:
+            The last block's output [B, T, dim], and the state after the tokens if one was given.
+
+        Raises:
+            TypeError: tokens is not a tensor.
+            ValueError: tokens has another shape or type.
+        """
         be_tensor(tokens, "tokens", "model")
         if tokens.dim() != 2 or tokens.dtype != torch.int64:
             raise ValueError(f"[model] expected int64 tokens [B, T], got {tokens.dtype} {list(tokens.shape)}")
@@ -82,22 +131,51 @@ class LanguageModel(Part):
         return x, typing.cast(ModelState, after) if state else None
 
     def normalized(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The final norm of hidden(), which logits() has in itself."""
+        """Returns the final norm of what hidden() returns. logits() applies it itself."""
         return self.run([hidden], None, None, self._norm)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of hidden(): [B, T, dim] -> [B, T, vocabulary]."""
+        """Returns the logits [B, T, vocabulary] of what hidden() returns."""
         return self.run([hidden], None, None, self._logits)[0]
 
     def forward(self, tokens: torch.Tensor, state: ModelState | None = None,
                 cu_seqlens: torch.Tensor | None = None) -> tuple[torch.Tensor, ModelState | None]:
-        """Logits [B, T, vocabulary], and the state after the tokens if one was given (state(rows) is the first)."""
+        """Computes logits.
+
+        Args:
+            tokens: int64 [B, T]; with cu_seqlens [1, T].
+            state: State before the tokens; state(rows) is the first one. None: none is made.
+            cu_seqlens: Bounds of packed sequences, int64 [N + 1].
+
+        Returns:
+            Logits [B, T, vocabulary], and the state after the tokens if one was given.
+
+        Raises:
+            TypeError: tokens is not a tensor.
+            ValueError: tokens has another shape or type.
+
+        Example:
+            >>> logits, state = model(tokens, model.state(rows=2))
+            >>> logits, state = model(logits[:, -1:].argmax(-1), state)
+        """
         x, after = self.hidden(tokens, state, cu_seqlens)
         return self.logits(x), after
 
     def loss(self, tokens: torch.Tensor, targets: torch.Tensor, cu_seqlens: torch.Tensor | None = None) -> torch.Tensor:
-        """Mean cross-entropy in nats a token; targets as tokens, below 0: not counted. Logits of a part of the vocabulary
-        exist at a time."""
+        """Computes the mean cross-entropy in nats per token. Only a part of the vocabulary's logits exists at a time.
+
+        Args:
+            tokens: int64 [B, T].
+            targets: int64 [B, T], the next token of each. Those below 0 are not counted.
+            cu_seqlens: Bounds of packed sequences, int64 [N + 1].
+
+        Returns:
+            The loss, a scalar.
+
+        Raises:
+            TypeError: tokens or targets is not a tensor.
+            ValueError: They have another shape or type.
+        """
         be_tensor(tokens, "tokens", "model")
         be_tensor(targets, "targets", "model")
         if targets.shape != tokens.shape or targets.dtype != torch.int64:
@@ -105,13 +183,20 @@ class LanguageModel(Part):
         return self.loss_of(self.hidden(tokens, None, cu_seqlens)[0], targets)
 
     def loss_of(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The same of hidden()."""
+        """Returns the loss of what hidden() returns."""
         if self.calls_head:
             return loss_of_logits(self.logits(hidden), targets)
         return self.run([hidden, targets], None, None, self._loss)[0]
 
     def state(self, rows: int = 1) -> ModelState:
-        """Before the first token. Its size never grows unless the config has softmax layers."""
+        """Returns the state before the first token. Its size stays constant unless the config has softmax layers.
+
+        Args:
+            rows: Sequences of the batch.
+
+        Raises:
+            ValueError: The model is bidirectional ("causal": false).
+        """
         if not self.causal:
             raise ValueError("[model] a model with \"causal\": false reads whole sequences and has no state")
         return [part.zero_state(rows) for part in (self, *typing.cast(typing.Iterable[Part], self.layers))]
@@ -119,12 +204,28 @@ class LanguageModel(Part):
     @torch.no_grad()
     def generate(self, prompt: str | torch.Tensor, tokens: int = 100, *, temperature: float = 0.0, top_k: int = 0,
                  top_p: float = 1.0, seed: int | None = None, stops: typing.Sequence[int] | None = None) -> str | torch.Tensor:
-        """Goes on with a text (as text, with the run's tokenizer) or with tokens int64 [B, T] (as [B, at most `tokens`]).
+        """Continues a text, or a batch of token sequences.
 
-        At temperature 0 the likeliest token each time; else drawn among the `top_k` likeliest (0: all) that have `top_p` of
-        the probability together: from torch's generator, or from one of its own with `seed`. stops: tokens that end a row,
-        which is filled up with the one that ended it; of a text, which ends before it, the tokenizer's unless given, as
-        `cortado generate` ends it."""
+        Args:
+            prompt: A text, read by the run's tokenizer, or tokens int64 [B, T].
+            tokens: Most tokens that are generated per row.
+            temperature: 0: the likeliest token each time. Above 0 tokens are drawn.
+            top_k: Draws among so many of the likeliest tokens; 0: all.
+            top_p: Draws among the likeliest tokens that have this probability together.
+            seed: Seed of a generator for this call. None: torch's generator.
+            stops: Tokens that end a row, which is filled up with the token that ended it. None: for a text the
+                tokenizer's, as in `cortado generate`; for tokens none.
+
+        Returns:
+            The text that follows, without the token that ended it, or the tokens that follow, int64 [B, at most tokens].
+
+        Raises:
+            TypeError: The prompt is neither a text nor a tensor.
+            ValueError: A number is out of its range, the prompt is empty, or the model has no tokenizer for a text.
+
+        Example:
+            >>> print(cortado.load("runs/books").generate("Once upon", 50, temperature=0.8))
+        """
         check_sampling(tokens, temperature, top_k, top_p)
         draw = functools.partial(sample, temperature=temperature, top_k=top_k, top_p=top_p,
                                  generator=None if seed is None else torch.Generator(self._device).manual_seed(seed))  # fmt: skip
@@ -173,8 +274,21 @@ class LanguageModel(Part):
     @classmethod
     def open(cls, run: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
              memory: dict[str, typing.Any] | None = None) -> typing.Self:
-        """A language model from a run's folder (its best weights, else its last), ready to train further or to generate.
-        memory: as the program's --memory, {"kind": "lola", "cache": 128} and so on, on the same weights."""
+        """Opens a language model from a run's folder: its best weights, or its last if there are no best ones.
+
+        Args:
+            run: Folder that `cortado train`, `linearize` or `import` made, or that save() or save_pretrained wrote.
+            dtype: Type of the weights: torch.float32, float64, bfloat16 or float16.
+            device: Device of the weights.
+            memory: Another memory on the same weights, as the program's --memory: {"kind": "lola", "cache": 128}.
+
+        Returns:
+            The model, ready to train further or to generate.
+
+        Raises:
+            FileNotFoundError: There is no such folder.
+            ValueError: The folder has another program's model, the type is none of these, or the memory is wrong.
+        """
         names = {torch.float32: "float32", torch.float64: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
         if dtype not in names:
             raise ValueError(f"[load] expected a floating type, one of {', '.join(map(str, names))}, got {dtype}")
@@ -193,8 +307,13 @@ class LanguageModel(Part):
         return model
 
     def save(self, run: str | os.PathLike[str]) -> None:
-        """A run's folder, as the program reads it: config.json, last.safetensors and the tokenizer. What was there of a
-        trained run (best.safetensors) stays away: another folder is the safer place."""
+        """Writes a run's folder that the program reads: config.json, last.safetensors and the tokenizer.
+
+        A best.safetensors of a trained run in that folder is deleted, so another folder is the safer place.
+
+        Args:
+            run: The folder. It is made if it is not there.
+        """
         folder = pathlib.Path(run)
         folder.mkdir(parents=True, exist_ok=True)
         weights = self.state_dict()
@@ -209,7 +328,7 @@ class LanguageModel(Part):
 
 
 def loss_of_logits(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy in nats a token of logits [B, T, V]; targets [B, T] below 0 are not counted."""
+    """Returns the mean cross-entropy in nats per token of logits [B, T, V]. Targets [B, T] below 0 are not counted."""
     wanted = targets.flatten().clamp(min=-1)
     wide = logits if logits.dtype == torch.float64 else logits.float()
     total = torch.nn.functional.cross_entropy(wide.flatten(0, 1), wanted, ignore_index=-1, reduction="sum")
@@ -218,7 +337,7 @@ def loss_of_logits(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module) -> typing.Iterator[None]:
-    """Every module of it in evaluation, and as it was afterwards, whatever happens."""
+    """Puts every module into evaluation mode, and back into its own mode afterwards, also after an error."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -242,7 +361,7 @@ Draw = typing.Callable[[torch.Tensor], torch.Tensor]  # logits [B, V] -> tokens 
 
 def sample(logits: torch.Tensor, temperature: float, top_k: int, top_p: float,
            generator: torch.Generator | None = None) -> torch.Tensor:
-    """A token a row: logits [B, V] -> int64 [B, 1]."""
+    """Returns one token per row: logits [B, V] -> int64 [B, 1]."""
     if temperature <= 0:
         return logits.argmax(-1, keepdim=True)
     logits = logits.float() / temperature
@@ -256,7 +375,19 @@ def sample(logits: torch.Tensor, temperature: float, top_k: int, top_p: float,
 
 
 class Tokenizer:
-    """A run's tokenizer."""
+    """The tokenizer of a run.
+
+    Args:
+        folder: The run's folder tokenizer/.
+
+    Raises:
+        ValueError: The folder has no tokenizer that can be read.
+
+    Example:
+        >>> tokenizer = cortado.load("runs/books").tokenizer
+        >>> tokenizer.decode(tokenizer.encode("Once upon"))
+        'Once upon'
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = pathlib.Path(folder)
@@ -269,17 +400,20 @@ class Tokenizer:
         return self  # nothing of it changes
 
     def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text."""
         return list(self._own.encode([text])[0])
 
     def encode_document(self, text: str) -> list[int]:
-        """With the token that begins texts, where the tokenizer has one."""
+        """Returns the tokens of a whole text: they begin with the token that begins texts, if the tokenizer has one."""
         return list(self._own.encode_document(text))
 
     def decode(self, tokens: list[int], skip_special: bool = False) -> str:
+        """Returns the text of tokens, without special tokens if skip_special. Broken UTF-8 becomes U+FFFD."""
         return bytes(self._own.decode(tokens, skip_special).tolist()).decode("utf-8", errors="replace")
 
     @property
     def vocabulary(self) -> int:
+        """Number of tokens."""
         return int(self._own.vocabulary())
 
     @property
@@ -294,20 +428,38 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """In Jinja's language, of a model that was taught to talk."""
+        """Chat template in Jinja's language, if the model has one."""
         return self._own.chat_template() or None
 
     @property
     def prefix(self) -> list[int]:
-        """What a whole text begins with."""
+        """Tokens that a whole text begins with."""
         return list(self._own.prefix())
 
     def save(self, folder: str | os.PathLike[str]) -> None:
+        """Copies the tokenizer's files into a folder."""
         if self.folder.resolve() != pathlib.Path(folder).resolve():
             shutil.copytree(self.folder, folder, dirs_exist_ok=True)
 
 
 def load(run: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
          memory: dict[str, typing.Any] | None = None) -> LanguageModel:
-    """LanguageModel.open."""
+    """Opens a language model from a run's folder: its best weights, or its last if there are no best ones.
+
+    Args:
+        run: Folder that `cortado train`, `linearize` or `import` made, or that save() or save_pretrained wrote.
+        dtype: Type of the weights: torch.float32, float64, bfloat16 or float16.
+        device: Device of the weights.
+        memory: Another memory on the same weights, as the program's --memory: {"kind": "lola", "cache": 128}.
+
+    Returns:
+        The model, ready to train further or to generate.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        ValueError: The folder has another program's model, the type is none of these, or the memory is wrong.
+
+    Example:
+        >>> model = cortado.load("runs/books", dtype=torch.bfloat16)
+    """
     return LanguageModel.open(run, dtype=dtype, device=device, memory=memory)

@@ -4,7 +4,7 @@
     tokenizer = AutoTokenizer.from_pretrained("runs/linear")
     model.generate(**tokenizer("Once", return_tensors="pt"))        its cache is the model's state: of one size
 
-Padding on either side is left out before the model sees it, so that it changes nothing."""
+Padding on either side is removed before the model computes, so that it changes nothing."""
 
 from __future__ import annotations
 
@@ -29,8 +29,16 @@ _OURS = ("model_type", "architectures", "transformers")  # keys of config.json b
 
 
 class CortadoConfig(transformers.PreTrainedConfig):
-    """`cortado`: the object of the program's config.json, with a vocabulary; the file itself is that object, with
-    "model_type" and, under "transformers", what is transformers' own."""
+    """Config of a model of the program.
+
+    Its config.json is the program's own, with "model_type" and, under "transformers", the settings of transformers.
+
+    Attributes:
+        cortado: Object of the program's config.json, with a vocabulary. The other sizes follow from it.
+
+    Raises:
+        ValueError: The object is wrong, or another attribute contradicts it.
+    """
 
     model_type = "cortado"
     keys_to_ignore_at_inference: typing.ClassVar[list[str]] = ["past_key_values"]
@@ -83,33 +91,43 @@ class CortadoConfig(transformers.PreTrainedConfig):
 
 
 class CortadoCache(Cache):
-    """The state of a model after the tokens it has read: it has a row for every sequence, and does not grow with them."""
+    """State of a model after the tokens that it has read: one row per sequence, of constant size for linear-time models.
+
+    Args:
+        state: The model's state. None: nothing was read.
+        length: Tokens that were read.
+    """
 
     def __init__(self, state: ModelState | None = None, length: int = 0) -> None:
         super().__init__(layers=[])
         self.state, self.length = state, length
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Returns the number of tokens that were read."""
         return self.length
 
     def bytes(self) -> int:
-        """What it takes in memory."""
+        """Returns the bytes of the state."""
         return sum(t.numel() * t.element_size() for part in self.state or [] for t in part.values())
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keeps these rows, in this order."""
         if self.state is not None:
             self.state = [{name: t.index_select(0, indices.to(t.device)) for name, t in part.items()} for part in self.state]
 
     reorder_cache = batch_select_indices
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeats each row."""
         if self.state is not None:
             self.state = [{name: t.repeat_interleave(repeats, 0) for name, t in part.items()} for part in self.state]
 
     def reset(self) -> None:
+        """Forgets all tokens."""
         self.state, self.length = None, 0
 
     def crop(self, tokens_to_remove: int) -> None:
+        """Raises ValueError: a state cannot forget its last tokens."""
         raise ValueError("[cache] a state of one size cannot forget its last tokens: keep a copy of it from before them")
 
     @property
@@ -118,7 +136,7 @@ class CortadoCache(Cache):
 
 
 class CortadoBackbone(models.LanguageModel):
-    """A model of the program, called as transformers' models without a head are: what lies before the head."""
+    """A model of the program without its head, called as such models of transformers are."""
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None,
                 past_key_values: CortadoCache | None = None, use_cache: bool | None = None,
@@ -134,6 +152,7 @@ class CortadoBackbone(models.LanguageModel):
 
     def packing_of(self, tokens: torch.Tensor, attention_mask: torch.Tensor | None, cache: CortadoCache | None,
                    **documents: torch.Tensor | None) -> Packing | None:  # fmt: skip
+        """Returns the batch's tokens without padding, as packed sequences; None where nothing is to be removed."""
         if cache is not None and not isinstance(cache, CortadoCache):
             raise TypeError(f"[model] past_key_values must be a CortadoCache, the model's state, got {type(cache).__name__}")
         return packing_of(tokens, attention_mask, cache.length if cache is not None else 0, **documents)
@@ -179,6 +198,19 @@ def targets_of(labels: torch.Tensor, tokens: torch.Tensor, packing: Packing | No
 
 
 class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):
+    """A language model of the program as a model of transformers, with its generate(), Trainer and pipelines.
+
+    Args:
+        config: Config with `cortado`, the program's own.
+
+    Raises:
+        ValueError: The config has no `cortado`.
+
+    Example:
+        >>> import cortado.transformers
+        >>> model = transformers.AutoModelForCausalLM.from_pretrained("runs/linear")
+    """
+
     config_class = CortadoConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
@@ -219,13 +251,34 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
                 seq_idx: torch.Tensor | None = None, cu_seq_lens_q: torch.Tensor | None = None,
                 cu_seq_lens_k: torch.Tensor | None = None,
                 **others: typing.Any) -> CausalLMOutputWithPast | tuple[typing.Any, ...]:  # fmt: skip
-        """attention_mask [B, T] or [B, tokens before + T]: 0 for padding, which changes nothing wherever it stands.
+        """Computes logits, and with labels the loss.
 
-        Packed documents: position_ids that begin anew at 0, seq_idx [B, T] or cu_seq_lens_q [N+1], as DataCollatorWithFlattening
-        and TRL give them. Each is read as if it were alone, and no token is asked for the next document's first.
+        Packed documents are told apart by position_ids, seq_idx or cu_seq_lens_q, as DataCollatorWithFlattening and TRL give
+        them. Each is read as if it were alone, and no token is asked for the next document's first.
 
-        labels as input_ids: the loss is the mean over the next tokens; below 0 is not counted. num_items_in_batch: what the sum
-        is divided by instead, where a step has several batches (the Trainer's gradient accumulation)."""
+        Args:
+            input_ids: int64 [B, T].
+            attention_mask: [B, T] or [B, tokens before + T]: 0 for padding, which changes nothing wherever it stands.
+            past_key_values: State of the tokens before, a CortadoCache.
+            labels: Shaped as input_ids. The loss is the mean over the next tokens. Labels below 0 are not counted.
+            use_cache: Whether a state is returned. None: as the config says, and not in training.
+            logits_to_keep: The last so many tokens have logits, or those with these indices; 0: all.
+            return_dict: False: a tuple.
+            num_items_in_batch: Divides the sum of the losses instead of the number of labels, for steps of several batches
+                (the Trainer's gradient accumulation).
+            position_ids: [B, T], of packed documents: they begin anew at 0.
+            seq_idx: [B, T], of packed documents: their numbers.
+            cu_seq_lens_q: [N + 1], of packed documents: their bounds.
+            cu_seq_lens_k: As cu_seq_lens_q.
+            **others: Arguments of other models, at their neutral values.
+
+        Returns:
+            Loss, logits [B, T, vocabulary] and state, as far as they were asked for.
+
+        Raises:
+            TypeError: There is no such argument, or past_key_values is another cache.
+            ValueError: The model does not know what is asked for (output_attentions), or shapes do not fit.
+        """
         refuse({**others, **{name: getattr(self.config, name, None) for name in ("output_hidden_states", "output_attentions")
                              if others.get(name) is None}})  # fmt: skip
         use_cache = use_cache if use_cache is not None else self.config.use_cache and not self.training
@@ -264,8 +317,20 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: typing.Any, *arguments: typing.Any, **options: typing.Any) -> typing.Any:
-        """What transformers' own does; a run's folder of the program (config.json with best.safetensors or last.safetensors)
-        as well. With `memory`, as cortado.load has it, either kind of folder."""
+        """Opens what save_pretrained wrote, or a run's folder (config.json with best.safetensors or last.safetensors).
+
+        Args:
+            pretrained_model_name_or_path: The folder.
+            *arguments: As in transformers.
+            **options: As in transformers, and `memory`, as in cortado.load, for either kind of folder.
+
+        Returns:
+            The model, in evaluation mode.
+
+        Raises:
+            TypeError: There is no such option.
+            ValueError: An option is not for models of the program (quantization_config), or `memory` is wrong.
+        """
         if options.get("quantization_config") is not None:
             raise ValueError("[model] quantization_config is not known to cortado models: the program has weights of 8 and 4 bits "
                              "(cortado generate --weights int8)")  # fmt: skip
@@ -303,7 +368,7 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         return model.to(_device(options.get("device_map"))).eval()
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *arguments: typing.Any, **options: typing.Any) -> None:
-        """As transformers has it; the program opens the folder as well (`cortado generate FOLDER`)."""
+        """Writes a folder as transformers does. The program opens it as well (`cortado generate FOLDER`)."""
         super().save_pretrained(save_directory, *arguments, **options)
         if self.model.tokenizer:
             self.model.tokenizer.save(pathlib.Path(save_directory) / "tokenizer")

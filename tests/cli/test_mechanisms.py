@@ -42,6 +42,16 @@ def test_tables_have_a_row_a_mixer(cortado, listed):
         assert rows[number].startswith(f"| `{name}` ")
 
 
+def test_the_readme_has_the_table(cortado, root):
+    """As it is printed; rows of deleted mechanisms may stay."""
+
+    def rows(text):
+        return [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| ")]
+
+    readme = rows((root / "README.md").read_text())
+    assert [row for row in rows(cortado("mechanisms", "--markdown").stdout) if row not in readme] == []
+
+
 def test_rows_fit_the_terminal(cortado, at_a_terminal, listed):
     for columns in (70, 100):
         shown = at_a_terminal("mechanisms", columns=columns)

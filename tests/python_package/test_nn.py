@@ -92,7 +92,8 @@ def test_signatures_and_documentation_come_from_the_registry():
         parameters = inspect.signature(made).parameters
         assert {"self", "dim", "heads", "dtype"} <= set(parameters)
         for setting in facts(name)["settings"]:
-            assert setting["name"] in parameters and f"    {setting['name']}: " in made.__doc__, (name, setting)
+            assert setting["name"] in parameters, (name, setting)
+            assert f"\n    {setting['name']}" in made.__doc__, (name, setting)
 
 
 @pytest.mark.mechanism("macchiato")

@@ -17,6 +17,15 @@ def schemas():
             if not name.startswith("_") and not name.endswith("_backward") and name not in OTHERS}  # fmt: skip
 
 
+@pytest.mark.parametrize("name", cortado.ops.__all__)
+def test_examples_run(name):
+    lines = inspect.getdoc(getattr(cortado.ops, name)).partition("Example:\n")[2].splitlines()
+    found = {"cortado": cortado, "torch": torch}
+    exec("\n".join(line.strip().removeprefix(">>> ") for line in lines), found)
+    results = [value for key, value in found.items() if key in ("o", "h", "y")]
+    assert len(results) == 1 and results[0].isfinite().all()
+
+
 def test_every_operator_has_its_function():
     assert set(schemas()) == set(cortado.ops.__all__)
 

@@ -72,6 +72,11 @@ def elsewhere(tmp_path, **more):
     return {"cwd": tmp_path, "env": {**kept, "OMP_NUM_THREADS": "1", **more}}
 
 
+def test_types_and_documentation_come_along(clean):
+    package = next((clean.parent.parent / "lib").glob("python*/site-packages/cortado"))
+    assert {"py.typed", "nn.pyi", "settings.json"} <= {path.name for path in package.iterdir()}
+
+
 def test_layers_operators_and_the_program(clean, tmp_path, trained, mechanisms):
     layer = "Macchiato" if "macchiato" in mechanisms else "GLA"
     line = f"import cortado; print(cortado.nn.{layer}(64, heads=4)(__import__('torch').randn(1, 8, 64))[0].shape)"
@@ -123,15 +128,16 @@ def test_another_torch_is_refused_in_one_line(clean, tmp_path):
 
 
 @pytest.mark.mechanism("macchiato")
-def test_the_readmes_three_ways(clean, root, tmp_path, trained):
-    """As they are printed there, of a run that is at hand; transformers is linked for this test alone."""
+def test_the_three_ways_in(clean, root, tmp_path, trained):
+    """As docs/python.md prints them, with another run; transformers is linked for this test alone."""
     extra = tmp_path / "extra"
     extra.mkdir()
     for name in ("transformers", "accelerate"):
         link(name, extra)
-    section = (root / "README.md").read_text().partition("## From Python")[2].partition("\n## ")[0]
+    section = (root / "docs/python.md").read_text().partition("## Three ways in")[2].partition("\n## ")[0]
     ways = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert len(ways) == 3 and all(way.count("\n") == 3 for way in ways)
+    assert ways[0] in (root / "README.md").read_text()
     model = str(trained(mixer={"mixer": "macchiato", "latents": 8, "window": 9}))
     told = []
     for number, way in enumerate(ways):

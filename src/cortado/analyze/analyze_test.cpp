@@ -60,7 +60,7 @@ TEST(PairWeights, OfSoftmaxWithSharedKeysAreThatOfItsScores) {
   expect_close(found.weights, at::softmax(scores.masked_fill(future, -INFINITY), -1));
 }
 
-// o_t = sum_l p(l|t) sum_s softmax_{s<=t}(theta_sl) v_s, by hand.
+// The definition: o_t = sum_l p(l|t) sum_s softmax_{s<=t}(theta_sl) v_s.
 TEST(PairWeights, OfLatentsAreTheirProducts) {
   CORTADO_NEEDS("latte");
   const auto latte = mixer({{"mixer", "latte"}, {"latents", 8}});
@@ -76,7 +76,7 @@ TEST(PairWeights, OfLatentsAreTheirProducts) {
   expect_close(pair_weights(*latte, x, 2).weights, wanted);
 }
 
-// Every causal mechanism has weights that give its output, or says that it has none.
+// Every causal mechanism has weights that give its output, or reports that it has none.
 TEST(PairWeights, OfEveryMechanismSeeThePastOnly) {
   int with_weights = 0;
   for (const Mechanism* mechanism : mechanisms()) {
@@ -96,7 +96,7 @@ TEST(PairWeights, OfEveryMechanismSeeThePastOnly) {
 }
 
 TEST(Attention, SummaryOfUniformWeights) {
-  // Without keys every token weighs its past alike: A_ts = 1/(t+1).
+  // With keys of zero, every token weighs its past uniformly: A_ts = 1/(t+1).
   LanguageModel uniform = model({{"mixer", "softmax"}});
   for (const auto& entry : uniform.named_parameters()) {
     if (entry.key().ends_with("k.weight")) entry.value().detach().zero_();
@@ -121,7 +121,7 @@ TEST(Attention, WhereLolaHoldsItsPairs) {
   const Reading reading = reading_of(lola, 8, {0});
   const auto layer = read_layers(reading).front();
   const at::Tensor held = layer.mixer.held(layer.x).places[0];
-  // The last two chunks are the window; of what left it one pair is cached, the others are in the state.
+  // The last two chunks are the window. Of the pairs before it, one is cached and the others are in the state.
   for (int64_t t = 0; t < 8; ++t) {
     const int64_t first = std::max<int64_t>(0, (t / 2 - 1) * 2);
     int64_t cached = 0;
@@ -138,7 +138,7 @@ TEST(Attention, WhereLolaHoldsItsPairs) {
   EXPECT_NEAR(shares["window"].get<double>() + shares["cache"].get<double>() + shares["state"].get<double>(), 1, 1e-6);
 }
 
-// With equal logits all states are used alike; with one that is far above the others, it is the only one.
+// With equal logits all states are used equally; with one logit far above the others, only that state is used.
 TEST(Latents, UsageOfAllStatesAndOfOne) {
   CORTADO_NEEDS("macchiato");
   LanguageModel macchiato = model({{"mixer", "macchiato"}, {"latents", 8}, {"source", "x"}, {"window", 3}});
@@ -149,7 +149,7 @@ TEST(Latents, UsageOfAllStatesAndOfOne) {
   };
   set([](at::Tensor weight) { weight.zero_(); });
   Json row = analyze_latents(reading_of(macchiato, 6), 1).json["summary"][0];
-  EXPECT_EQ(row["states"], 5);  // four latents a head, and the window
+  EXPECT_EQ(row["states"], 5);  // four latents per head, and the window
   EXPECT_NEAR(row["usage"].get<double>(), 1, 1e-5);
   EXPECT_NEAR(row["window"].get<double>(), 0.2, 1e-5);
   EXPECT_NEAR(row["used"].get<double>(), 5, 1e-4);
@@ -158,10 +158,10 @@ TEST(Latents, UsageOfAllStatesAndOfOne) {
 }
 
 TEST(Collisions, ErrorsByHand) {
-  // Keys that don't meet: what is stored is answered.
+  // Orthogonal keys: the state returns the stored values exactly.
   const at::Tensor apart = recall_errors(at::eye(3), at::randn({3, 2}), 0, 0);
   EXPECT_NEAR(apart.nan_to_num(0.0).abs().max().item<double>(), 0, 1e-6);
-  // One key for all: the state answers with the mean, 1; then (1 + 3) / 2 = 2; then (1 + 3 + 8) / 3 = 4.
+  // Equal keys: the state returns the mean of the values: 1, then (1 + 3) / 2 = 2, then (1 + 3 + 8) / 3 = 4.
   const at::Tensor keys = at::ones({3, 1}), values = at::tensor({1.0, 3.0, 8.0}).unsqueeze(1);
   const at::Tensor errors = recall_errors(keys, values, 0, 0);
   const std::vector<std::vector<double>> wanted = {{0}, {1, 1}, {3, 1, 4}};
@@ -172,13 +172,13 @@ TEST(Collisions, ErrorsByHand) {
       EXPECT_NEAR(std::isnan(error) ? 0 : error, j < wanted[t].size() ? wanted[t][j] : 0, 1e-9);
     }
   }
-  // Behind a window of one, the last pair is not in the state.
+  // With a window of one token, the last pair is not yet in the state.
   const at::Tensor behind = recall_errors(keys, values, 1, 0);
   EXPECT_TRUE(behind[0].isnan().all().item<bool>());
   EXPECT_NEAR(behind[2][1].item<double>(), 1, 1e-9);
   EXPECT_TRUE(std::isnan(behind[2][2].item<double>()));
-  // A cache of one keeps the pair that the state answers worst: against the empty state the larger value, 3 of 1 and 3
-  // and then 8 against the state's 1 (7 against 2), so 1 and 3 are stored.
+  // A cache of one keeps the pair with the largest error. Against the empty state that is the larger value, 3 rather
+  // than 1. Then 8 has error 7 against the state's 1, and 3 has error 2. So 1 and 3 enter the state.
   const at::Tensor cached = recall_errors(keys, values, 0, 1);
   EXPECT_TRUE(cached[0].isnan().all().item<bool>());
   EXPECT_NEAR(cached[1][0].item<double>(), 0, 1e-9);
@@ -211,7 +211,7 @@ TEST(Spectrum, APolynomialOfTheFirstDegreeHasRankD) {
   const Json& rows = finding.json["grams"];
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1]["rank_9999"], 5);
-  EXPECT_GT(rows[0]["rank_9999"], 5);  // exp needs more
+  EXPECT_GT(rows[0]["rank_9999"], 5);  // exp has a higher effective rank
   EXPECT_NEAR(rows[1]["error_2d"].get<double>(), 0, 1e-12);
 }
 
@@ -225,7 +225,7 @@ TEST(Memory, CountedByHand) {
   const Json& rows = finding.json["rows"];
   EXPECT_EQ(rows[0]["pairs"], 256);
   EXPECT_EQ(rows[0]["compression"], 1);
-  EXPECT_NEAR(rows[0]["floats"].get<double>(), 3 * 256 * 2 * 16, 16);  // and the positions
+  EXPECT_NEAR(rows[0]["floats"].get<double>(), 3 * 256 * 2 * 16, 16);  // plus the position counters
   EXPECT_EQ(rows[1]["pairs"], 92);                                     // (10 + 10 + 256) / 3
   EXPECT_NEAR(rows[1]["compression"].get<double>(), 256.0 / 92, 1e-9);
 }
@@ -261,7 +261,8 @@ TEST(Scaling, BothWaysNothingIsDecoded) {
   }
 }
 
-// As many slots as tokens in a period: with decay each holds one of the last three tokens, without all that fell on it.
+// With as many slots as tokens per period and with decay, each slot holds only one of the last three tokens; without
+// decay it holds the sum of all tokens written to it.
 TEST(Convolution, SlotsOfOneToken) {
   CORTADO_NEEDS("blurry_window");
   const auto contents = [](bool decay) {
@@ -283,7 +284,7 @@ TEST(HeatMap, ColoursOfTheScale) {
   const std::string svg =
       HeatMap{.title = "a < b", .x_label = "x", .y_label = "y", .panels = {{"p", {{0, 1}, {NAN, 0.5}}}}}.svg();
   EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
-  EXPECT_NE(svg.find("rgb(0,45,110)"), std::string::npos);  // 1
+  EXPECT_NE(svg.find("rgb(0,45,110)"), std::string::npos);  // a value of 1
   EXPECT_NE(svg.find("#cccccc"), std::string::npos);        // not a number
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
 }

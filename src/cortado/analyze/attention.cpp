@@ -14,8 +14,8 @@
 namespace cortado {
 namespace {
 
-// Tensors of a computation whose second is a weighted sum of the first: [B,T,H,V] both, H heads of values and of what
-// comes out.
+// Two tensors of a computation, the second of which is a weighted sum of the first. Both are [B,T,H,V], each with its
+// own number of heads H.
 struct ValuePath {
   at::Tensor values, out;
   bool defined() const { return values.defined() && out.defined(); }
@@ -27,7 +27,7 @@ at::Tensor parameter(const Mixer& mixer, const std::string& name) {
   return found ? *found : at::Tensor();
 }
 
-// From what the projection "v" gives to what the projection "o" gets.
+// Returns the output of projection "v" and the input of projection "o".
 ValuePath between_projections(const Mixer& mixer, const std::vector<OperatorCall>& calls) {
   const at::Tensor v = parameter(mixer, "v.weight"), o = parameter(mixer, "o.weight");
   ValuePath path;
@@ -39,7 +39,7 @@ ValuePath between_projections(const Mixer& mixer, const std::vector<OperatorCall
   return path;
 }
 
-// Through the last operator that has such an argument.
+// Returns the argument of that name and the output of the last operator that has such an argument.
 ValuePath through(const std::string& argument, const std::vector<OperatorCall>& calls) {
   ValuePath path;
   for (const OperatorCall& call : calls) {
@@ -53,7 +53,7 @@ at::Tensor by_heads(const at::Tensor& x, int64_t heads) {
   return x.dim() == 4 ? x : split_heads(x, x.size(-1) % heads == 0 ? heads : 1);
 }
 
-// How many heads of values there are for the `all` heads that come out.
+// Returns the number of value heads.
 int64_t value_heads(const ValuePath& path, const at::Tensor& out) {
   return path.values.dim() == 4 ? path.values.size(2) : std::max<int64_t>(1, path.values.size(-1) / out.size(3));
 }
@@ -64,7 +64,7 @@ at::Tensor gradient_of_values(const ValuePath& path, const at::Tensor& out, cons
   return gradient.defined() ? by_heads(gradient, heads)[0] : at::Tensor();  // [T, heads of values, V]
 }
 
-// d out_t / d values_s, the mean over the channels: a backward pass for each t.
+// Returns d out_t / d values_s averaged over the channels. Takes one backward pass per token t.
 at::Tensor mean_derivative(const ValuePath& path, int64_t heads) {
   const at::Tensor out = by_heads(path.out, heads);
   const int64_t tokens = out.size(1), all = out.size(2);
@@ -78,18 +78,19 @@ at::Tensor mean_derivative(const ValuePath& path, int64_t heads) {
   return weights;  // [H, T, T]
 }
 
-// The same where a head weighs the past alike in all of its V channels, which is for the caller to find out: each
-// channel is asked for another row, so that a backward pass tells V of them, of every head of values at once.
+// Returns d out_t / d values_s for heads whose weights are equal in all of their V channels; the caller must check
+// this. Each channel is seeded for another row t, so one backward pass gives V rows for every value head at once.
 at::Tensor derivative_by_channels(const ValuePath& path, int64_t heads) {
   const at::Tensor out = by_heads(path.out, heads);
   const int64_t tokens = out.size(1), all = out.size(2), channels = out.size(3), shared = value_heads(path, out);
   if (all % shared != 0) return {};
-  const int64_t group = all / shared;  // heads that share one of values
+  const int64_t group = all / shared;  // output heads per value head
   const at::Tensor weights = at::zeros({all, tokens, tokens}, out.options().requires_grad(false));
   for (int64_t first = 0; first < tokens * group; first += channels) {
     const at::Tensor seed = at::zeros_like(out);
     const int64_t count = std::min(channels, tokens * group - first);
-    const auto asked = [&](int64_t c, const at::Tensor& x) {  // of x [H, T, ...], what channel c is asked for
+    // The entries of x [H, T, ...] that channel c gives.
+    const auto asked = [&](int64_t c, const at::Tensor& x) {
       return x.slice(0, (first + c) % group, all, group).select(1, (first + c) / group);
     };
     for (int64_t c = 0; c < count; ++c) asked(c, seed[0].select(2, c).transpose(0, 1)).fill_(1);
@@ -101,7 +102,7 @@ at::Tensor derivative_by_channels(const ValuePath& path, int64_t heads) {
   return weights;
 }
 
-// Whether the weights, the same for every channel, give what came out.
+// Whether the weights reproduce the output if every channel uses them.
 bool explains(const ValuePath& path, const at::Tensor& weights, int64_t heads) {
   const at::Tensor out = by_heads(path.out.detach(), heads)[0].transpose(0, 1).to(at::kFloat);  // [H, T, V]
   const int64_t channels = path.values.dim() == 4 ? path.values.size(3) : out.size(2);
@@ -119,7 +120,7 @@ struct HeadSummary {
 };
 
 double at_most(const at::Tensor& weights, int64_t last) {
-  // The share of |A| at distances below `last`, mean over the queries.
+  // The share of |A| at distances below `last`, averaged over the queries.
   const int64_t tokens = weights.size(0);
   const at::Tensor size = weights.abs(), near = size.tril() - size.tril(-last);
   const at::Tensor total = size.tril().sum(1).clamp_min(1e-30);
@@ -135,7 +136,7 @@ HeadSummary summary_of(const at::Tensor& weights) {
           -(share * share.clamp_min(1e-30).log()).sum(1).mean().item<double>()};
 }
 
-// The share of the weight on each of the mechanism's memories.
+// Returns the share of the weight on each of the mechanism's memories.
 Json shares_of(const at::Tensor& weights, const at::Tensor& held, const std::vector<std::string>& memories) {
   Json shares = Json::object();
   const at::Tensor size = weights.abs(), total = size.sum().clamp_min(1e-30);

@@ -13,7 +13,7 @@ namespace {
 
 thread_local std::vector<OperatorCall>* calls = nullptr;
 
-// Inputs can be seen when a call begins, outputs when it ends.
+// The inputs are only available at the beginning of a call, the outputs only at its end.
 struct Begun : at::ObserverContext {
   OperatorCall call;
 };

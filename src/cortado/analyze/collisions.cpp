@@ -10,7 +10,7 @@
 namespace cortado {
 namespace {
 
-// The mixer's own, or those of an ungated scan.
+// Returns the mixer's stored pairs, or those of its ungated scan.
 StoredPairs pairs_of(Mixer& mixer, const at::Tensor& x) {
   const at::NoGradGuard no_grad;
   if (const auto own = mixer.stored_pairs(x)) return *own;
@@ -24,7 +24,7 @@ StoredPairs pairs_of(Mixer& mixer, const at::Tensor& x) {
   return pairs;
 }
 
-// |phi(k_j)'H / phi(k_j)'s - v_j| for every j.
+// Returns |phi(k_j)'H / phi(k_j)'s - v_j| for every j.
 at::Tensor errors_now(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& state) {
   const at::Tensor read = at::matmul(keys, state);  // [T, V+1]
   const at::Tensor total = read.narrow(1, values.size(1), 1);
@@ -42,7 +42,7 @@ double mean_of(const at::Tensor& errors) {
   return known.numel() ? known.mean().item<double>() : std::nan("");
 }
 
-// Less the pair's error when it was added to the state.
+// Subtracts each pair's error at the moment when it entered the state.
 at::Tensor relative_to_the_first(const at::Tensor& errors) {
   at::Tensor relative = errors.clone();
   for (int64_t j = 0; j < errors.size(1); ++j) {
@@ -83,7 +83,7 @@ at::Tensor recall_errors(const at::Tensor& keys, const at::Tensor& values, int64
 
 namespace {
 
-// The pictures of a layer, and what is added to them of each head and memory.
+// A layer's pictures, to which every head and memory adds.
 struct LayerPictures {
   HeatMap errors, relative;
   LineChart curves;

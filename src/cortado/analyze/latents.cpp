@@ -13,7 +13,7 @@ at::Tensor latent_weights(const std::vector<OperatorCall>& calls) {
   for (const OperatorCall& call : calls) {
     if (call.name != "cortado::_latte_scan") continue;
     const at::Tensor query = call.tensor("query")[0].to(at::kDouble);
-    // Its only flag says whether the query's weights are still to be normalised.
+    // The operator's only bool argument tells whether `query` holds logits, which still need a softmax.
     const auto flag = std::find_if(call.inputs.begin(), call.inputs.end(), [](const auto& x) { return x.isBool(); });
     const bool logits = flag != call.inputs.end() && flag->toBool();
     weights = logits ? at::softmax(query, -1) : query;

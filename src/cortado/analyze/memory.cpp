@@ -9,7 +9,7 @@
 namespace cortado {
 namespace {
 
-// Layers of a model that are the same mixer, one of them and how many.
+// Layers with equal mixers: one of these mixers and the number of layers.
 struct LayerKind {
   std::shared_ptr<Mixer> mixer;
   int64_t layers;

@@ -10,11 +10,11 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kDecodedTokens = 16;  // of which one round's time is the mean
+constexpr int64_t kDecodedTokens = 16;  // a round's time per token is the mean over these
 
 struct Measured {
   std::vector<double> seconds;
-  int64_t bytes = 0;  // resident at the peak beyond what was there before; the largest of the rounds
+  int64_t bytes = 0;  // peak resident memory beyond the level before; the largest of the rounds
 };
 
 void take(Measured& measured, const std::function<void()>& work, double share = 1) {
@@ -49,7 +49,7 @@ class Contestant {
     keep ? take(backward_, work) : work();
   }
 
-  // After `length` tokens; what reads both ways has no next token.
+  // Decodes after `length` tokens. Bidirectional models have no next token.
   void decode(bool keep) {
     if (!model_.config().causal) return;
     const at::NoGradGuard no_grad;
@@ -121,7 +121,7 @@ Finding analyze_scaling(const ScalingOptions& options) {
     for (const auto& [name, config] : options.models) {
       all.push_back(std::make_unique<Contestant>(name, config, length, batch));
     }
-    // In turns; the first round is not kept.
+    // Models take turns. The first round is a warm-up.
     for (int64_t round = 0; round <= options.rounds; ++round) {
       for (auto& one : all) {
         if (options.stop && options.stop()) break;

@@ -16,7 +16,8 @@ struct Gram {
   at::Tensor matrix;
 };
 
-// exp(x'y) and (x'y)^p for n vectors of i.i.d. numbers of standard deviation d^-1/4, so that x'y has variance 1.
+// Returns exp(x'y) and (x'y)^p for n vectors of i.i.d. normal entries with standard deviation d^-1/4, so x'y has
+// variance 1.
 std::vector<Gram> random_grams(const SpectrumOptions& options) {
   std::vector<Gram> grams;
   for (const int64_t n : options.n) {
@@ -33,7 +34,7 @@ std::vector<Gram> random_grams(const SpectrumOptions& options) {
   return grams;
 }
 
-// phi(k_i)'phi(k_j) of a text's keys, where a layer maps them.
+// Returns phi(k_i)'phi(k_j) for the keys of a text, for layers with a feature map.
 std::vector<Gram> trained_grams(const Reading& reading) {
   std::vector<Gram> grams;
   const at::NoGradGuard no_grad;
@@ -58,7 +59,7 @@ LineChart::Series curve(const std::string& name, const at::Tensor& values, doubl
   return series;
 }
 
-// The first rank at which the least error is at most `share` of the whole.
+// Returns the smallest rank whose least error is at most `share` of the total.
 int64_t rank_for(const at::Tensor& least, double share) {
   const double whole = least[0].item<double>();
   int64_t rank = 0;

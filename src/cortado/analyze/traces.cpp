@@ -24,7 +24,7 @@ std::string word_of(const OperatorCall& call, const std::string& argument) {
   return at < call.inputs.size() && call.inputs[at].isString() ? call.inputs[at].toStringRef() : "";
 }
 
-// The first of these operators that reads so.
+// Returns the first call of that operator whose argument "read" has that value.
 const OperatorCall* find_call(const std::vector<OperatorCall>& calls, const std::string& name,
                               const std::string& read) {
   const auto found = std::find_if(calls.begin(), calls.end(), [&](const OperatorCall& call) {
@@ -33,12 +33,12 @@ const OperatorCall* find_call(const std::vector<OperatorCall>& calls, const std:
   return found == calls.end() ? nullptr : &*found;
 }
 
-// x [1, T, h, ...] as [H, T, ...] double, each head as often as it is shared.
+// Converts x [1, T, h, ...] to double [H, T, ...]; heads that are shared are repeated.
 at::Tensor wide(const at::Tensor& x, int64_t heads) {
   return expand_heads(x.detach().to(at::kCPU, at::kDouble), heads)[0].transpose(0, 1).contiguous();
 }
 
-// exp of a scan's gates, [H, T, K], or [H, T, 1] of a head; 1 where there are none.
+// Returns exp of a scan's gates: [H, T, K], or [H, T, 1] for one gate per head; ones if there are no gates.
 at::Tensor decays_of(const at::Tensor& g, int64_t heads, int64_t tokens) {
   if (!g.defined()) return at::ones({heads, tokens, 1}, at::kDouble);
   const at::Tensor gate = gated::timed_gate(g, tokens);
@@ -49,7 +49,8 @@ GateTrace summary(const at::Tensor& norm, const at::Tensor& decay) {
   return {norm, decay.mean(-1), decay.amin(-1), decay.amax(-1)};
 }
 
-// S_t = a_t S_{t-1} + k_t v_t', of a delta rule + k_t beta_t (v_t - (a_t S_{t-1})'k_t)', by the definition.
+// By the definition: S_t = a_t S_{t-1} + k_t v_t', and for a delta rule S_t = a_t S_{t-1} + k_t beta_t (v_t - (a_t
+// S_{t-1})'k_t)'.
 GateTrace trace_scan(const OperatorCall& call) {
   const at::Tensor k = call.tensor("k"), v = call.tensor("v"), g = call.tensor("g"), beta = call.tensor("beta");
   int64_t heads = std::max(k.size(2), v.size(2));
@@ -70,7 +71,7 @@ GateTrace trace_scan(const OperatorCall& call) {
   return summary(norm, decay);
 }
 
-// h_t = a_t h_{t-1} + b_t: what comes out is the state itself, real or complex.
+// h_t = a_t h_{t-1} + b_t: the output is the state itself, real or complex.
 GateTrace trace_channels(const OperatorCall& call, int64_t heads) {
   const auto split = [&](const at::Tensor& x) {
     const int64_t parts = x.size(2) % heads == 0 ? heads : 1;
@@ -126,7 +127,7 @@ std::optional<SlotTrace> slot_trace(const std::vector<OperatorCall>& calls) {
   const bool factors = keys && values;
   if (!factors) {
     keys = find_call(calls, "cortado::gated_scan", "value");
-    if (!keys) keys = find_call(calls, "cortado::_gated_scores", "value");  // on a GPU
+    if (!keys) keys = find_call(calls, "cortado::_gated_scores", "value");  // the GPU's operator
     values = find_call(calls, "cortado::gated_scan", "key");
   }
   if (!keys || !values) return std::nullopt;
@@ -143,7 +144,8 @@ std::optional<SlotTrace> slot_trace(const std::vector<OperatorCall>& calls) {
   }
   trace.normalized = calls_any(calls, {"cortado::_time_softmax"});
   trace.read = wide(read, heads);
-  if (trace.normalized) {  // it was divided by what the slots' weights add up to
+  // The operator's query is divided by the sum of each slot's weights; undo that.
+  if (trace.normalized) {
     at::Tensor sum = at::zeros_like(trace.write.select(1, 0));
     for (int64_t t = 0; t < tokens; ++t) {
       sum = trace.keep.select(1, t) * sum + trace.write.select(1, t);
@@ -151,12 +153,13 @@ std::optional<SlotTrace> slot_trace(const std::vector<OperatorCall>& calls) {
     }
   }
   const at::Tensor total = trace.read.sum(-1);
-  if ((total - 1).abs().max().item<double>() > 1e-3) return std::nullopt;  // no softmax: other states are read so, too
+  // The weights are no softmax: other states are read by these operators, too.
+  if ((total - 1).abs().max().item<double>() > 1e-3) return std::nullopt;
   return trace;
 }
 
 std::optional<GateTrace> gate_trace(const std::vector<OperatorCall>& calls, int64_t heads, int64_t tokens) {
-  // Gates of these move running maxima, or belong to what the latents are made of, and slots have a trace of their own.
+  // Gates of these operators rescale running maxima or belong to the latents. Slots have a trace of their own.
   if (calls_any(calls, {"cortado::_time_softmax", "cortado::_running_max", "cortado::_latte_scan"}))
     return std::nullopt;
   if (slot_trace(calls)) return std::nullopt;

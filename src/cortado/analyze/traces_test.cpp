@@ -38,7 +38,7 @@ at::Tensor input(int64_t tokens) {
   return at::randn({1, tokens, 24});
 }
 
-// Half of the state goes with every token: 2, then 1 + 3, then 2 + 0 in the first channel and 6 in the second.
+// The state halves at every token: 2, then 1 + 3, then 2 + 0 in the first channel and 6 in the second.
 TEST(GateTrace, OfAScanByHand) {
   const at::Tensor k = numbers({1, 0, 1, 0, 0, 1}, {1, 3, 1, 2}), v = numbers({2, 3, 6}, {1, 3, 1, 1});
   const at::Tensor g = at::full({1, 3, 1}, std::log(0.5), at::kDouble);
@@ -48,7 +48,7 @@ TEST(GateTrace, OfAScanByHand) {
   expect_close(trace->decay, numbers({0.5, 0.5, 0.5}, {1, 3}));
 }
 
-// Constant gates of two channels, 1 and 1/4.
+// Constant gates of two channels: 1 and 1/4.
 TEST(GateTrace, OfChannelsByHand) {
   const at::Tensor k = numbers({1, 1, 0, 0}, {1, 2, 1, 2}), v = numbers({4, 0}, {1, 2, 1, 1});
   const at::Tensor g = numbers({0, std::log(0.25)}, {1, 2});
@@ -59,7 +59,7 @@ TEST(GateTrace, OfChannelsByHand) {
   expect_close(trace->most, numbers({1, 1}, {1, 2}));
 }
 
-// What a key held is replaced: by half of the way at first, then wholly.
+// The value stored under a key is replaced: half of it at first (beta 0.5), then all of it (beta 1).
 TEST(GateTrace, OfADeltaRuleByHand) {
   const at::Tensor k = at::ones({1, 2, 1, 1}, at::kDouble), v = numbers({4, 7}, {1, 2, 1, 1});
   const auto trace = gate_trace(captured([&] { delta_scan(k, k, v, numbers({0.5, 1}, {1, 2, 1})); }), 1, 2);
@@ -74,7 +74,7 @@ TEST(GateTrace, OfChannelsThatStandAloneByHand) {
   expect_close(gate_trace(calls, 2, 2)->norm, numbers({6, 4, 8, 4}, {2, 2}));
 }
 
-// The last norm is that of the state that the operator leaves.
+// The last norm equals the norm of the operator's final state.
 TEST(GateTrace, EndsWithTheOperatorsState) {
   int traced = 0;
   for (const std::string& settings : testing::causal_mixers()) {
@@ -100,7 +100,7 @@ TEST(GateTrace, EndsWithTheOperatorsState) {
   EXPECT_GE(traced, 3);
 }
 
-// Every mechanism has the trace that is its own.
+// Checks which trace each mechanism has.
 TEST(Traces, OfEachMechanism) {
   const std::vector<std::string> gated = {"gla",    "retention", "lightning",       "hgrn2", "mamba2", "rwkv6",
                                           "rg_lru", "griffin",   "gated_delta_net", "kda",   "s5",     "delta_net"};
@@ -123,7 +123,7 @@ TEST(Traces, OfEachMechanism) {
   }
 }
 
-// What the slots hold is what they are said to: the written values with these weights.
+// The written values, weighted by the traced contents, give the operator's state.
 TEST(SlotTrace, ContentsGiveTheState) {
   int traced = 0;
   for (const std::string& settings : testing::causal_mixers()) {
@@ -144,13 +144,13 @@ TEST(SlotTrace, ContentsGiveTheState) {
     const at::Tensor shares = trace->contents(8).sum(-1);
     if (trace->normalized) expect_close(shares, at::ones_like(shares), 1e-6);
     SlotTrace sums = *trace;
-    sums.normalized = false;  // the state is not yet divided
+    sums.normalized = false;  // the state is not divided yet
     expect_close(at::matmul(sums.contents(8), v), held, 1e-4);
   }
   if (traced == 0) GTEST_SKIP() << "no mechanism with slots";
 }
 
-// The contents by the mechanism's own formula, where they are known in advance.
+// Compares with the mechanism's own formula, for slots whose contents do not depend on the tokens.
 TEST(SlotTrace, OfSlotsThatFollowTime) {
   CORTADO_NEEDS("blurry_window");
   for (const bool decay : {true, false}) {
@@ -165,7 +165,7 @@ TEST(SlotTrace, OfSlotsThatFollowTime) {
   }
 }
 
-// A slot's weights are a softmax over time of its logits.
+// A slot's weights are the softmax of its logits over time.
 TEST(SlotTrace, OfASoftmaxOverTime) {
   CORTADO_NEEDS("abc");
   const auto abc = mixer({{"mixer", "abc"}, {"slots", 3}});
@@ -177,7 +177,8 @@ TEST(SlotTrace, OfASoftmaxOverTime) {
   expect_close(trace->contents(2), at::softmax(logits.narrow(2, 0, 3).to(at::kDouble), -1), 1e-5);
 }
 
-// Against the empty state a pair's score is its value's size, against one stored pair how far the values are apart.
+// A pair's score is the norm of its value if the state is empty, and the distance of the two values if the state holds
+// one pair.
 TEST(Held, ScoresByHand) {
   CORTADO_NEEDS("lola");
   const auto lola = mixer({{"mixer", "lola"}, {"chunk", 2}, {"cache", 1}});
@@ -187,7 +188,7 @@ TEST(Held, ScoresByHand) {
   for (int64_t head = 0; head < 4; ++head) {
     const auto score = [&](int64_t t, int64_t s) { return held.scores[head][t][s].item<double>(); };
     const auto value = [&](int64_t s) { return v[s][head]; };
-    // Tokens 0 and 1 leave the window when 4 is read.
+    // Tokens 0 and 1 leave the window when token 4 is read.
     EXPECT_NEAR(score(4, 0), value(0).norm().item<double>(), 1e-5);
     EXPECT_NEAR(score(4, 1), value(1).norm().item<double>(), 1e-5);
     EXPECT_TRUE(std::isnan(score(4, 2)));
@@ -202,7 +203,7 @@ TEST(Held, ScoresByHand) {
   }
 }
 
-// With a window of 2 in terraces, in a sliding one of 3, and in one that forgets.
+// Windows of three kinds: 2 tokens in terraces, 3 tokens sliding, and one with decay.
 TEST(Held, OfWindows) {
   const auto rows = [](const Json& settings) {
     const at::Tensor places = mixer(settings)->held(input(5)).places[0];
@@ -227,7 +228,7 @@ TEST(Held, OfWindows) {
       (Rows{{0, -1, -1, -1, -1}, {0, 0, -1, -1, -1}, {-1, 0, 0, -1, -1}, {-1, -1, 0, 0, -1}, {-1, -1, -1, 0, 0}}));
 }
 
-// Narrow weights have derivatives in a copy, which weighs the past as they do but for their rounding.
+// The float32 copy of narrow weights gives the same attention weights up to rounding.
 TEST(PlainMixer, OfNarrowWeights) {
   for (const std::string name : {"softmax", "latte"}) {
     if (!testing::is_registered(name)) continue;

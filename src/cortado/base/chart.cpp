@@ -11,7 +11,7 @@
 namespace cortado {
 namespace {
 
-// As XML's text.
+// Escapes a text for use in XML.
 std::string escaped_xml(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -36,7 +36,7 @@ std::string svg_text(double x, double y, const std::string& words, const std::st
   return concat("<text x=\"", fixed(x, 1), "\" y=\"", fixed(y, 1), "\" ", style, ">", escaped_xml(words), "</text>\n");
 }
 
-// Four digits of it.
+// A number with four significant digits.
 std::string short_number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", value);
@@ -45,22 +45,23 @@ std::string short_number(double value) {
 
 // --- Line charts. ---
 
-// In pixels. The legend widens the picture.
+// All lengths are in pixels. The legend stands to the right of the plot and widens the picture.
 constexpr double kLeft = 78, kTop = 44, kPlotWidth = 540, kPlotHeight = 320, kBelow = 56;
 constexpr double kLegendGap = 18, kLegendLine = 19, kLegendSample = 28, kCharacter = 6.8;
 constexpr size_t kMaxTicks = 12;
 
-// Okabe and Ito's colours, which the colour-blind can tell apart; then again with dashes.
+// Okabe and Ito's palette, which colour-blind people can tell apart. Further series repeat the colours with dashed
+// lines.
 constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"};
 constexpr const char* kDashes[] = {"", " stroke-dasharray=\"7 3\"", " stroke-dasharray=\"2 3\""};
 
-// Whole numbers with commas, others as short as they are.
+// Writes whole numbers with thousands separators and other numbers in their shortest form.
 std::string tick_label(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e7) return with_commas(static_cast<int64_t>(value));
   return short_number(value);
 }
 
-// One direction of the plot. Inside it, values are measured on their scale (log2, log10, or as they are).
+// One axis of the plot. Positions are computed on the axis's own scale: log2, log10 or linear.
 class Axis {
  public:
   Axis(bool logarithmic, double base) : logarithmic_(logarithmic), unit_(std::log(base)), base_(base) {}
@@ -72,7 +73,8 @@ class Axis {
     high_ = std::max(high_, scaled(value));
   }
 
-  // After every value: ends that are not equal, and a little room beyond the values.
+  // Fixes the axis range. Call it after the last value: makes sure that the range is not empty and adds a margin of
+  // `room`.
   void settle(double room) {
     if (low_ > high_) low_ = 0, high_ = 1;
     if (low_ == high_) low_ -= 0.5, high_ += 0.5;
@@ -95,7 +97,8 @@ class Axis {
  private:
   double scaled(double value) const { return logarithmic_ ? std::log(value) / unit_ : value; }
 
-  // Multiples of 1, 2 or 5 times a power of ten; about six of them, or every whole number if `few` is 0 and they fit.
+  // Ticks at multiples of 1, 2 or 5 times a power of ten, about six of them. With `few` = 0 every whole number gets a
+  // tick if all of them fit.
   static std::vector<double> linear_ticks(double low, double high, int few) {
     double step = 1;
     if (few || high - low >= static_cast<double>(kMaxTicks)) {
@@ -119,7 +122,7 @@ class Axis {
     return found.size() >= 2 ? found : nearby_ticks();
   }
 
-  // Values so close together that no round power lies between them.
+  // Ticks for a range so narrow that it contains no power of the base.
   std::vector<double> nearby_ticks() const { return linear_ticks(std::pow(base_, low_), std::pow(base_, high_), 1); }
 
   bool logarithmic_;
@@ -219,10 +222,10 @@ class Drawing {
 
 // --- Heat maps. ---
 
-// In pixels.
+// All lengths are in pixels.
 constexpr double kPanel = 260, kGap = 30, kNames = 74, kAbove = 58, kUnder = 78, kScale = 46;
 constexpr size_t kAcross = 4, kMostNames = 32;
-constexpr int kShades = 64;  // neighbours of the same shade are one rectangle
+constexpr int kShades = 64;  // neighbouring cells of equal shade are drawn as one rectangle
 
 std::string shade_color(int shade) {
   const double share = double(shade) / (kShades - 1);
@@ -293,7 +296,7 @@ class HeatMapDrawing {
                             fixed(top + kPanel / 2, 1), ")\""));
   }
 
-  // Every one where there is room, else some.
+  // Labels every row or column if there is room, otherwise every n-th.
   template <typename Write>
   static void names(const std::vector<std::string>& known, size_t count, const Write& write) {
     const size_t step = (count + kMostNames - 1) / kMostNames;

@@ -7,7 +7,7 @@
 
 namespace cortado {
 
-// A number that can't be drawn (NaN, infinite, on a logarithmic axis also <= 0) is left out and breaks its line.
+// A line chart. A value that can't be drawn (NaN, infinite, or <= 0 on a logarithmic axis) leaves a gap in its line.
 struct LineChart {
   struct Series {
     std::string name;
@@ -17,15 +17,15 @@ struct LineChart {
   std::string title;
   std::string x_label, y_label;
   bool log_x = false;  // base 2: ticks at powers of two
-  bool log_y = false;  // base 10: ticks at 1, 2 and 5 times powers of ten, or at these alone where there are many
+  bool log_y = false;  // base 10: ticks at 1, 2 and 5 times powers of ten; only at powers of ten if the range is large
   std::vector<Series> series = {};
 
-  // A whole SVG file: white background, the legend beside the plot, each series in its own colour and dashes. The same
-  // chart is always the same text.
+  // Returns a complete SVG file: white background, legend beside the plot, one colour and dash pattern per series.
+  // Equal charts give equal texts, byte for byte.
   std::string svg() const;
 };
 
-// Matrices beside each other, in one scale of colours from white (`low`) to dark blue (`high`). A number that can't be
+// Matrices side by side with one shared colour scale, from white (`low`) to dark blue (`high`). A value that can't be
 // drawn (NaN, infinite) is grey.
 struct HeatMap {
   struct Panel {
@@ -35,12 +35,12 @@ struct HeatMap {
 
   std::string title;
   std::string x_label, y_label;
-  std::vector<std::string> x_names = {}, y_names = {};  // of columns and rows; empty: their numbers
+  std::vector<std::string> x_names = {}, y_names = {};  // names of the columns and rows; empty: their indices
   double low = 0, high = 1;
   std::vector<Panel> panels = {};
 
-  // A whole SVG file: white background, panels in rows of four, the scale of colours below. The same map is always the
-  // same text.
+  // Returns a complete SVG file: white background, four panels per row, the colour scale below. Equal maps give equal
+  // texts, byte for byte.
   std::string svg() const;
 };
 

@@ -13,7 +13,7 @@ size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// The texts of a picture, in their order.
+// Returns the texts of a picture in document order.
 std::vector<std::string> labels(const std::string& svg) {
   static const std::regex kText("<text[^>]*>([^<]*)</text>");
   std::vector<std::string> found;

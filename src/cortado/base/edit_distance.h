@@ -1,4 +1,4 @@
-// How far a word is from another.
+// The edit distance of two words.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,8 @@
 
 namespace cortado {
 
-// Inserting, deleting, replacing a letter, swapping two neighbours: how many of these make one word of the other.
+// Returns the least number of edits that turn one word into the other. An edit inserts, deletes or replaces a letter,
+// or swaps two neighbours.
 size_t edit_distance(const std::string& one, const std::string& other);
 
 }  // namespace cortado

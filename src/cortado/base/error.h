@@ -13,13 +13,13 @@ class InputError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The input was right, the work failed (disk full, loss not finite, ...): exit code 1.
+// The input was valid but the work failed (disk full, loss not finite, ...): exit code 1.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// concat("expected ", 3, " heads") -> one string, by operator<<.
+// Joins its arguments by operator<<: concat("expected ", 3, " heads").
 template <typename... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;

@@ -1,4 +1,4 @@
-// The fields of a struct as a JSON object, said once for both ways: to read it and to write it.
+// Describes the fields of a struct once, for both reading it from a JSON object and writing it to one.
 #pragma once
 
 #include <cmath>
@@ -19,28 +19,28 @@ namespace cortado {
 //     json.integer("rows", embedding.rows, 1, 1 << 20);
 //   }
 //
-// Reading is as strict as JsonReader. What a field holds before is its default; with `required` there are none.
+// Reading is as strict as JsonReader. A field's current value is its default. With `required`, there are no defaults.
 class JsonFields {
  public:
   explicit JsonFields(JsonReader& from, bool required = false) : from_(&from), required_(required) {}
   explicit JsonFields(Json& to) : to_(&to) {}
 
   bool reading() const { return from_ != nullptr; }
-  // Reading: whether it is there and not null. Writing: never.
+  // When reading: whether the key is present and not null. When writing: always false.
   bool has(const std::string& key) { return from_ && !from_->any(key).is_null(); }
   std::string place() const { return from_ ? from_->place() : ""; }
-  // Reading: what is wrong, after the object's place.
+  // When reading, throws InputError with the object's place and the reason. Does nothing when writing.
   template <typename... Parts>
   void fail_if(bool bad, const Parts&... parts) const {
     if (bad && from_) from_->fail(concat(parts...));
   }
 
-  // Reading: keys without which nothing makes sense, whatever the defaults of the others.
+  // When reading, throws InputError if one of `keys` is missing, even if the other fields have defaults.
   void need(const std::vector<std::string>& keys) {
     for (const std::string& key : keys) fail_if(!has(key), "key \"", key, "\" is missing");
   }
 
-  // The object at `place` whose fields are `members(json)`; and such an object, written.
+  // `read` reads the object at `place`, whose fields `members(json)` describes; `written` writes one.
   template <typename Members>
   static void read(const Json& object, const std::string& place, const Members& members, bool required = false) {
     JsonReader reader(object, place);
@@ -56,7 +56,7 @@ class JsonFields {
     return object;
   }
 
-  // By `read`, which gets the JsonReader.
+  // When reading, `read(reader)` gives the value.
   template <typename Value, typename Read>
   void field(const std::string& key, Value& value, const Read& read) {
     if (from_) {
@@ -75,7 +75,7 @@ class JsonFields {
   void number(const std::string& key, double& value, double low, double high) {
     field(key, value, [&](JsonReader& reader) { return reader.number(key, low, high, fallback(value)); });
   }
-  // null or absent: none.
+  // A number or none. null and an absent key mean none.
   void optional_number(const std::string& key, std::optional<double>& value, double low, double high) {
     if (from_) {
       value = from_->optional_number(key, low, high);
@@ -83,7 +83,7 @@ class JsonFields {
       (*to_)[key] = value ? Json(*value) : Json();
     }
   }
-  // null or absent: infinity, which JSON has no form for.
+  // A limit. null and an absent key mean infinity, which JSON cannot express.
   void limit(const std::string& key, double& value) {
     constexpr double kLargest = std::numeric_limits<double>::max();
     if (from_) {
@@ -108,7 +108,7 @@ class JsonFields {
     value = value_of(words, name, key);
   }
 
-  // A list of texts, numbers or whole numbers; `expected`: what they are, for messages.
+  // A list of texts, numbers or integers. `expected` names the entries in error messages.
   template <typename Value>
   void values(const std::string& key, std::vector<Value>& list, const std::string& expected) {
     field(key, list, [&](JsonReader& reader) {
@@ -121,7 +121,7 @@ class JsonFields {
     });
   }
 
-  // An object of its own, whose fields are `members(inner)`.
+  // A nested object, whose fields `members(inner)` describes.
   template <typename Members>
   void object(const std::string& key, const Members& members) {
     if (from_) {
@@ -130,7 +130,7 @@ class JsonFields {
       (*to_)[key] = written(members);
     }
   }
-  // A list of objects, each with the fields `members(inner, item)`.
+  // A list of objects. `members(inner, item)` describes the fields of each.
   template <typename Item, typename Members>
   void list(const std::string& key, std::vector<Item>& items, const Members& members) {
     const auto of = [&](Item& item) { return [&](JsonFields& inner) { members(inner, item); }; };
@@ -165,7 +165,7 @@ class JsonFields {
   bool required_ = false;
 };
 
-// A struct that says its fields by `void fields(JsonFields&)`: from JSON, and as JSON.
+// Read and write a struct that describes its fields in a member `void fields(JsonFields&)`.
 template <typename Struct>
 Struct from_fields(const Json& object, const std::string& place, bool required = false) {
   Struct result;

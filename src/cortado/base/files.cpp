@@ -20,9 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kBuffer = 1 << 20;
-constexpr size_t kRandomLetters = 6;  // mkdtemp's
+constexpr size_t kRandomLetters = 6;  // the number of X that mkdtemp replaces
 
-// Opens an existing regular file (or a pipe) for reading and says how long it is.
+// Opens an existing regular file or a pipe for reading, and fills `info`.
 Descriptor open_for_reading(const std::string& path, struct stat& info, int flags = 0) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   fail_input_if(file.number() < 0, "[", path, "] cannot be read: ", std::strerror(errno));
@@ -41,15 +41,16 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// Locks a new temporary file or folder for as long as this process lives. False: another process took it for a leftover
-// before the lock held. (Where there are no locks, nothing is taken for a leftover.)
+// Locks a new temporary file or folder for as long as this process lives. Returns false if another process removed it
+// as a leftover before the lock was taken. On file systems without locks, nothing counts as a leftover.
 bool claim(int descriptor) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) return errno != EWOULDBLOCK;
   struct stat info{};
   return ::fstat(descriptor, &info) != 0 || info.st_nlink > 0;
 }
 
-// Removes what killed processes left of temporary files or folders whose names `is_ours` knows: those without a lock.
+// Removes temporary files and folders of killed processes: those whose names `is_ours` accepts and that nobody has
+// locked.
 void remove_leftovers(const std::string& folder, const std::function<bool(const std::string& name)>& is_ours) {
   std::error_code error, ignored;
   for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
@@ -67,7 +68,8 @@ std::string read_file(const std::string& path) {
   const Descriptor file = open_for_reading(path, info);
   std::string bytes;
   size_t done = 0;
-  bytes.resize(static_cast<size_t>(info.st_size) + 1);  // one more, to see the end in one go; pipes grow it
+  bytes.resize(static_cast<size_t>(info.st_size) + 1);  // one extra byte, so that one read also sees the end of the
+                                                        // file; the buffer grows for pipes
   while (true) {
     if (done == bytes.size()) bytes.resize(bytes.size() * 2 + kBuffer);
     const ssize_t count = ::read(file.number(), bytes.data() + done, bytes.size() - done);
@@ -87,7 +89,7 @@ void write_file(const std::string& path, std::string_view bytes) {
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  static std::atomic<unsigned> serial{0};  // threads of this process
+  static std::atomic<unsigned> serial{0};  // distinguishes the threads of this process
   const std::string prefix = path_ + ".tmp-", name = fs::path(prefix).filename().string();
   remove_leftovers(parent_of(path_), [&](const std::string& found) {
     return found.rfind(name, 0) == 0 && found.find_first_not_of("0123456789-", name.size()) == std::string::npos;
@@ -186,7 +188,7 @@ TemporaryDirectory::TemporaryDirectory(const std::string& parent, const std::str
   std::error_code error;
   std::string base = parent.empty() ? fs::temp_directory_path(error).string() : parent;
   if (base.empty()) base = ".";
-  if (prefix.starts_with('.')) {  // a visible folder of such a name may be anybody's
+  if (prefix.starts_with('.')) {  // only for hidden folders: a visible one with this prefix may belong to somebody else
     remove_leftovers(base, [&](const std::string& found) {
       return found.rfind(prefix, 0) == 0 && found.size() == prefix.size() + kRandomLetters;
     });
@@ -211,7 +213,8 @@ TemporaryDirectory::~TemporaryDirectory() {
 
 MappedFile::MappedFile(const std::string& path) {
   struct stat info{};
-  const Descriptor file = open_for_reading(path, info, O_NONBLOCK);  // a pipe is refused, not waited for
+  const Descriptor file = open_for_reading(path, info, O_NONBLOCK);  // fails on a pipe instead of waiting for its
+                                                                     // writer
   fail_input_if(!S_ISREG(info.st_mode), "[", path, "] is not a regular file");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;

@@ -1,4 +1,4 @@
-// Files: whole reads, writes that never leave half a file, output folders, memory maps.
+// Reading whole files, writing files atomically, output folders, memory maps.
 #pragma once
 
 #include <unistd.h>
@@ -11,18 +11,19 @@
 
 namespace cortado {
 
-// The whole file. Missing, unreadable or a folder: InputError.
+// Returns the whole file. Throws InputError if it is missing, unreadable or a folder.
 std::string read_file(const std::string& path);
 
-// Replaces `path` by `bytes` atomically: a temporary file beside it, flushed to the disk, renamed. On any trouble (disk
-// full, no permission) the old file stays untouched, the temporary one is removed, and a Failure says why in one line.
+// Replaces `path` by `bytes` atomically: writes a temporary file beside it, flushes it to the disk and renames it. If
+// anything fails (disk full, no permission), the old file stays as it was, the temporary file is removed, and a Failure
+// names the reason in one line.
 void write_file(const std::string& path, std::string_view bytes);
 
-// The same for files written piece by piece. Nothing is seen at `path` until commit(); without commit the destructor
-// removes what was written. Every operation throws Failure on trouble.
+// Writes a file piece by piece, with the guarantees of write_file. The file appears at `path` only after commit().
+// Without commit() the destructor removes the temporary file. Every operation throws Failure on an error.
 //
-// The temporary file is locked while its process lives. What a killed process left behind is removed by the next one
-// that writes the same file.
+// The temporary file is locked while its process lives. The next process that writes the same path removes temporary
+// files of killed processes.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -32,7 +33,8 @@ class AtomicFile {
 
   void write(const void* bytes, size_t count);  // buffered
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
-  void overwrite(uint64_t offset, std::string_view bytes);  // of what was written: for headers that know the end
+  void overwrite(uint64_t offset, std::string_view bytes);  // overwrites bytes already written: for headers that depend
+                                                            // on the rest of the file
   uint64_t size() const { return written_ + buffer_.size(); }
   void commit();
 
@@ -47,21 +49,21 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-// Makes the rename of files inside `directory` durable. Best effort: some file systems refuse.
+// Makes renames inside `directory` durable. Best effort: some file systems refuse.
 void sync_directory(const std::string& directory);
 
 bool is_writable_directory(const std::string& path);
 
-// InputError: a file cannot be written there. For results that take long to make.
+// Throws InputError if no file can be written at `path`. Call it before work whose result takes long to compute.
 void check_output_file(const std::string& path);
 
-// An output folder that a command fills: created with its parents when missing. Not writable, or a file of that name:
-// InputError. `refuse_used`: also an InputError when it already holds anything.
+// Prepares an output folder for a command; creates it with its parents if it is missing. Throws InputError if the
+// folder is not writable, if a file has that name, or, with `refuse_used`, if the folder is not empty.
 void claim_output_directory(const std::string& path, bool refuse_used);
 
-// A folder for temporary work, removed with everything in it at the end of life (unless released). Locked like an
-// AtomicFile; with a hidden prefix (".cortado-..."), the next one of the same parent and prefix removes what a killed
-// process left behind.
+// A temporary folder. The destructor removes it with everything in it, unless it was released. It is locked like an
+// AtomicFile. If the prefix is hidden (".cortado-..."), the next TemporaryDirectory with the same parent and prefix
+// removes folders of killed processes.
 class TemporaryDirectory {
  public:
   explicit TemporaryDirectory(const std::string& parent = "", const std::string& prefix = "cortado-");
@@ -76,7 +78,8 @@ class TemporaryDirectory {
   int lock_ = -1;
 };
 
-// A read-only memory map of a whole file. Missing or unreadable: InputError. An empty file maps to size() == 0.
+// A read-only memory map of a whole file. Throws InputError if the file is missing or unreadable. An empty file has
+// size() == 0.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);
@@ -87,8 +90,8 @@ class MappedFile {
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
-  void expect_sequential() const;  // a hint: read ahead, drop behind
-  // A hint: these bytes of the file are not needed soon, and need not stay in memory.
+  void expect_sequential() const;  // a hint: read ahead and drop pages after use
+  // A hint: these bytes are not needed soon, so their pages can leave memory.
   void release(const void* bytes, size_t count) const;
 
  private:
@@ -96,7 +99,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// An open file of the system's: closed on every way out. -1: none.
+// Owns a file descriptor and closes it in its destructor. -1: none.
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}

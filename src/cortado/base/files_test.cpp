@@ -73,7 +73,7 @@ TEST(Files, FullDiskIsAFailureAndKeepsTheOldFile) {
   const TemporaryDirectory folder;
   const std::string path = folder.path() + "/kept";
   write_file(path, "old");
-  // A limit on the size of files stands in for a full disk: write() fails half-way in both.
+  // A limit on the file size stands in for a full disk: write() fails half-way in both cases.
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -92,7 +92,7 @@ TEST(Files, FullDiskIsAFailureAndKeepsTheOldFile) {
   EXPECT_EQ(entries(folder.path()), 1u);
 }
 
-// What a process that was killed leaves: files and folders without a lock.
+// A killed process leaves files and folders without a lock.
 TEST(Files, LeftoversOfKilledProcessesGo) {
   const TemporaryDirectory folder;
   const std::string path = folder.path() + "/kept";

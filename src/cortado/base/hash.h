@@ -1,4 +1,4 @@
-// Checksums against accidents (not against forgers): 64-bit FNV-1a.
+// 64-bit FNV-1a: detects accidental changes, not forgeries.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace cortado {
 
 inline constexpr uint64_t kHashStart = 0xCBF29CE484222325ULL;
 
-// std::hash may differ between standard libraries; this may not.
+// Unlike std::hash, gives the same value with every standard library.
 constexpr uint64_t hash_bytes(std::string_view bytes, uint64_t value = kHashStart) {
   for (const char c : bytes) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
   return value;
 }
 
-// As 16 hexadecimal digits.
+// The hash as 16 hexadecimal digits.
 inline std::string hash_text(std::string_view bytes) {
   char text[24];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash_bytes(bytes)));

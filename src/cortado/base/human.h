@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Numbers formatted for people.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace cortado {
 
-// printf's "%.*f" without trailing machinery.
+// Formats as printf's "%.*f".
 inline std::string fixed(double value, int digits) {
   char text[512];  // 1e308 has 309 digits
   std::snprintf(text, sizeof text, "%.*f", digits, value);

@@ -12,13 +12,13 @@ namespace {
 
 struct Isa {
   const char* name;
-  int64_t target;  // Highway's bits; 0: no kernels
+  int64_t target;  // a mask of Highway's targets; 0: no kernels
 };
 
-// The best first.
+// Best first.
 constexpr Isa kIsas[] = {
 #if HWY_ARCH_X86
-    {"avx512", HWY_AVX3 | HWY_AVX3_DL},  // the latter where the machine has it, for kernels that ask for it
+    {"avx512", HWY_AVX3 | HWY_AVX3_DL},  // AVX3_DL where the machine has it, for kernels that ask for it
     {"avx2", HWY_AVX2},
     {"sse4", HWY_SSE4},
 #elif HWY_ARCH_ARM
@@ -34,7 +34,7 @@ bool available(const Isa& isa) {
 bool enabled = true;
 const Isa* selected = nullptr;
 
-// Without the environment's word.
+// Selects an instruction set; ignores CORTADO_ISA.
 void select(std::string_view name) {
   hwy::SetSupportedTargetsForTest(0);
   std::string known;

@@ -1,7 +1,7 @@
-// Which instruction set the hand-written kernels run with.
+// The instruction set of the hand-written CPU kernels.
 //
-// The best that the machine has, unless the environment variable CORTADO_ISA or select_isa() names one: avx512, avx2,
-// sse4, scalar, or aten, which turns the kernels off: then everything is ATen.
+// The default is the best one that the machine has. The environment variable CORTADO_ISA or select_isa() chooses
+// another: avx512, avx2, sse4, neon, scalar, or aten, which turns the kernels off so that ATen computes everything.
 #pragma once
 
 #include <string>
@@ -10,16 +10,17 @@
 
 namespace cortado {
 
-// What this machine can run, the best first; "aten" is the last. Never empty.
+// Returns the instruction sets that this machine can run, best first. "aten" is always the last.
 std::vector<std::string> available_isas();
 
-// "" = the best. Throws InputError if there is no such instruction set here. Not to be called while a kernel runs.
+// Selects an instruction set by name; "" selects the best. Throws InputError if this machine does not have it. Do not
+// call it while a kernel runs.
 void select_isa(std::string_view name);
 
-// The one in use.
+// Returns the name of the selected instruction set.
 std::string selected_isa();
 
-// False when "aten" is selected. Cheap: asked at every call of an operator.
+// Returns false if "aten" is selected. Cheap: every call of an operator asks.
 bool kernels_enabled();
 
 }  // namespace cortado

@@ -9,7 +9,7 @@
 namespace cortado {
 namespace {
 
-// Values in messages: short, on one line, and printable whatever bytes they hold.
+// Shows a value in an error message: short, on one line, and printable whatever bytes it holds.
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   constexpr size_t kLongest = 60;
@@ -40,7 +40,7 @@ std::string range_text(double low, double high) {
   return concat("a number from ", shown(low), " to ", shown(high));
 }
 
-// nlohmann's message without its "[json.exception...] parse error at line 1, column 2: " head, on one line.
+// Returns nlohmann's message on one line, without its prefix "[json.exception...] parse error at line 1, column 2: ".
 std::string plain_reason(const std::string& what) {
   std::string reason = what;
   if (const size_t head = reason.find("syntax error"); head != std::string::npos) reason = reason.substr(head);
@@ -50,7 +50,7 @@ std::string plain_reason(const std::string& what) {
   return reason;
 }
 
-// Line and column (from 1) of a byte (from 1, as nlohmann counts).
+// Returns the line and column of a byte. All three count from 1, as nlohmann does.
 std::pair<size_t, size_t> line_and_column(std::string_view text, size_t byte) {
   size_t end = std::min(text.size(), byte > 0 ? byte - 1 : 0);
   size_t line =
@@ -59,7 +59,7 @@ std::pair<size_t, size_t> line_and_column(std::string_view text, size_t byte) {
   return {line, end - (start == std::string_view::npos ? 0 : start + 1) + 1};
 }
 
-// `value` null: it is missing.
+// Throws InputError: the key is missing (`value` null) or has a wrong value.
 [[noreturn]] void refuse(const JsonReader& reader, const std::string& key, const Json* value,
                          const std::string& expected, const std::string& hint = "") {
   if (!value) reader.fail("key \"", key, "\" is missing: expected ", expected);
@@ -68,7 +68,7 @@ std::pair<size_t, size_t> line_and_column(std::string_view text, size_t byte) {
 
 constexpr int kDeepest = 200;
 
-// Calls see(position, character) for what lies outside of strings, until it returns false.
+// Calls see(position, character) for each character outside of strings, until it returns false.
 template <typename See>
 void outside_strings(std::string_view text, const See& see) {
   bool inside = false;
@@ -88,7 +88,7 @@ std::string place_in(std::string_view text, size_t byte, const std::string& sour
   return concat("[", source_name, "] line ", line, ", column ", column, ": ");
 }
 
-// nlohmann says which number is too large, as '1e999', but not where.
+// nlohmann names the number that is too large, as in '1e999', but not its place in the file.
 [[noreturn]] void refuse_number(std::string_view text, const std::string& what, const std::string& source_name) {
   const size_t first = what.find('\''), last = what.rfind('\'');
   const std::string number = first < last ? what.substr(first + 1, last - first - 1) : "";
@@ -100,7 +100,7 @@ std::string place_in(std::string_view text, size_t byte, const std::string& sour
   throw InputError(concat(place_in(text, byte, source_name), "the number ", number, " is beyond all that can be kept"));
 }
 
-// Refuses an object that has a key twice: nlohmann would silently keep one of them.
+// Refuses an object that has a key twice: nlohmann would silently keep one of the two.
 class DuplicateKeys {
  public:
   void see(Json::parse_event_t event, const Json& parsed, const std::string& source) {
@@ -194,7 +194,7 @@ int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, s
     result = static_cast<int64_t>(wide);
   } else if (good) {
     result = value->get<int64_t>();
-  } else if (value && value->is_number_float()) {  // 1e6 is an integer to a person
+  } else if (value && value->is_number_float()) {  // people write 1e6 for an integer
     const double real = value->get<double>();
     good = std::abs(real) < 9e15 && std::floor(real) == real;
     if (good) result = static_cast<int64_t>(real);
@@ -288,7 +288,7 @@ void JsonReader::finish() const {
   }
 }
 
-// Optimal string alignment.
+// Optimal string alignment distance.
 size_t edit_distance(const std::string& one, const std::string& other) {
   const size_t n = one.size(), m = other.size();
   std::vector<std::vector<size_t>> cost(n + 1, std::vector<size_t>(m + 1));
@@ -310,9 +310,9 @@ size_t edit_distance(const std::string& one, const std::string& other) {
 
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
   std::string best;
-  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;  // a third of the letters wrong is too far
+  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;  // more than a third of the letters wrong is too far
   for (const auto& candidate : known) {
-    const size_t distance = edit_distance(word, candidate);  // "dmi" is one step from "dim"
+    const size_t distance = edit_distance(word, candidate);  // "dmi" is one edit from "dim"
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

@@ -62,7 +62,8 @@ TEST(Json, DepthIsBounded) {
   EXPECT_EQ(error_of([&] { parse_json("{\n\"a\": " + nested(200) + "}", "c.json"); }),
             "[c.json] line 2, column 205: lists and objects lie in one another more than 200 deep");
   EXPECT_NE(error_of([&] { parse_json(nested(200000), "c.json"); }), kNoError);
-  const std::string text = R"({"a": "\"[", "b": ")" + std::string(300, '{') + R"("})";  // brackets in strings are none
+  const std::string text = R"({"a": "\"[", "b": ")" + std::string(300, '{') + R"("})";  // brackets inside strings do
+                                                                                        // not count
   EXPECT_EQ(parse_json(text, "c.json").size(), 2u);
 }
 

@@ -9,7 +9,7 @@
 namespace cortado {
 namespace {
 
-// "model name\t: AMD EPYC" -> "AMD EPYC" for the key "model name"; else "".
+// Returns the value of a line "model name\t: AMD EPYC" if its key is `key`, else "".
 std::string value_of(const std::string& line, const std::string& key) {
   const size_t colon = line.find(':');
   if (colon == std::string::npos || !line.starts_with(key)) return "";
@@ -24,7 +24,7 @@ void read_cpuinfo(Machine& machine) {
   std::string package;
   for (std::string line; std::getline(info, line);) {
     if (const auto name = value_of(line, "model name"); !name.empty() && machine.cpu.empty()) machine.cpu = name;
-    for (const char* key : {"flags", "Features"}) {  // x86, ARM
+    for (const char* key : {"flags", "Features"}) {  // x86 and ARM
       if (const auto flags = value_of(line, key); !flags.empty()) machine.flags = " " + flags + " ";
     }
     if (const auto id = value_of(line, "physical id"); !id.empty()) package = id;
@@ -33,14 +33,14 @@ void read_cpuinfo(Machine& machine) {
   machine.cores = static_cast<int64_t>(cores.size());
 }
 
-// "MemTotal:  16384 kB" of /proc/meminfo, in bytes.
+// Reads lines such as "MemTotal: 16384 kB" of /proc/meminfo; converts to bytes.
 void read_memory(Machine& machine) {
   std::ifstream info("/proc/meminfo");
   for (std::string line; std::getline(info, line);) {
     if (const auto size = value_of(line, "MemTotal"); !size.empty()) machine.memory = 1024 * std::stoll(size);
     if (const auto size = value_of(line, "MemAvailable"); !size.empty()) machine.available = 1024 * std::stoll(size);
   }
-  std::ifstream group("/sys/fs/cgroup/memory.max");  // a number, or "max"
+  std::ifstream group("/sys/fs/cgroup/memory.max");  // contains a number or "max"
   if (int64_t limit = 0; group >> limit && limit < machine.memory) {
     machine.memory = limit;
     machine.available = std::min(machine.available, limit);

@@ -14,7 +14,7 @@ void keep_freed_memory() {
   constexpr int kLargest = 1 << 27, kKept = 1 << 29;
   if (!mallopt(M_MMAP_THRESHOLD, kLargest)) return;
   mallopt(M_TRIM_THRESHOLD, kKept);
-  // The heap grows by this once; its pages, none of which is there before it is touched, are to be huge ones.
+  // Allocates once to grow the heap, and asks for huge pages there. Pages get memory only when they are touched.
   constexpr std::uintptr_t kHugePage = std::uintptr_t{1} << 21;
   void* volatile heap = std::malloc(kLargest - 4096);
   const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(heap) + kHugePage - 1) / kHugePage * kHugePage;

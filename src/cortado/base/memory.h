@@ -1,4 +1,4 @@
-// The memory that this process holds (Linux).
+// The memory of this process (Linux).
 #pragma once
 
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 namespace cortado {
 
-// Resident set size in bytes; 0 where /proc is missing.
+// Returns the resident set size in bytes; 0 without /proc.
 inline int64_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
   int64_t total = 0, resident = 0;
@@ -17,7 +17,7 @@ inline int64_t resident_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// The largest resident set size so far, in bytes; 0 where /proc is missing.
+// Returns the largest resident set size so far in bytes; 0 without /proc.
 inline int64_t peak_resident_bytes() {
   std::ifstream status("/proc/self/status");
   std::string word;
@@ -28,13 +28,13 @@ inline int64_t peak_resident_bytes() {
   return 0;
 }
 
-// From here on peak_resident_bytes() says the largest size since now. Without effect where /proc is missing.
+// Restarts the measurement of peak_resident_bytes(). No effect without /proc.
 inline void reset_peak_resident_bytes() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
-// Pages of memory: to touch new ones, 4 KiB at a time, costs more than to fill them.
-// From now on memory that this thread frees stays with the program, up to half a gigabyte, for what it takes next: a
-// model takes and frees the same activations layer by layer, and new pages would cost more than many a product. Larger
-// pieces are given back as always. For programs; with glibc only.
+// From now on, memory that this thread frees stays with the process for later allocations, up to half a gigabyte. A
+// model allocates and frees the same activations layer by layer, and touching fresh pages (4 KiB at a time) costs more
+// than filling them, often more than a matrix product. Larger blocks go back to the system as usual. For programs, not
+// for libraries; glibc only.
 void keep_freed_memory();
 
 }  // namespace cortado

@@ -88,7 +88,7 @@ void ProgressBar::update_at(double seconds, int64_t done, const std::string& ext
   }
   const int columns = columns_ > 0 ? columns_ : stderr_columns();
   const std::string text = line(seconds, done, extra, columns);
-  // A line longer than the terminal would wrap, and "\r" would no longer find its start.
+  // A longer line would wrap, and "\r" would no longer return to its start.
   out_ << "\r\033[K" << text.substr(0, fitting(text, columns - 1)) << std::flush;
   drawn_ = true;
 }

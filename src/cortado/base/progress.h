@@ -1,4 +1,4 @@
-// A progress bar on the standard error.
+// A progress bar on standard error.
 #pragma once
 
 #include <chrono>
@@ -10,39 +10,39 @@ namespace cortado {
 
 // train   42% [########            ] 840/2,000  12.3 k tokens/s  1:07 left  loss 1.93
 //
-// On a terminal one line is redrawn in place, at most ten times a second; elsewhere a line is written every ten
-// seconds. Nothing is drawn in the first second and a half, so that short work stays silent. One thread at a time.
+// On a terminal, one line is redrawn in place, at most ten times per second. Elsewhere a line is written every ten
+// seconds. Nothing is drawn in the first 1.5 seconds, so that short work stays silent. Not thread-safe.
 class ProgressBar {
  public:
   struct Options {
     std::string label;
     int64_t total = 0;           // 0: unknown, no percentage and no time left
-    std::string unit = "steps";  // of the rate
-    double units_per_count = 1;  // e.g. tokens a step, when `unit` is "tokens"; 0: show no rate
+    std::string unit = "steps";  // the unit of the rate
+    double units_per_count = 1;  // e.g. tokens per step if `unit` is "tokens"; 0: show no rate
     bool bytes = false;          // counts are bytes: "1.5 MiB/20 MiB"
-    bool quiet = false;          // draw nothing, ever
+    bool quiet = false;          // never draw anything
   };
   explicit ProgressBar(Options options);
   // For tests: where to draw, whether it is a terminal and how wide.
   ProgressBar(Options options, std::ostream& out, bool terminal, int columns);
-  ~ProgressBar();  // finish()
+  ~ProgressBar();  // calls finish()
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // `done` of `total`; `extra` is shown at the end ("loss 1.93"). Cheap when nothing is due.
+  // Reports `done` of `total`. `extra` is shown at the end ("loss 1.93"). Cheap if no redraw is due.
   void update(int64_t done, const std::string& extra = {});
-  void update_at(double seconds, int64_t done, const std::string& extra);  // the same at a given time
+  void update_at(double seconds, int64_t done, const std::string& extra);  // update() at a given time
 
-  // The same where the total is known only now.
+  // update() for a total that is known only now.
   void update_of(int64_t done, int64_t total) {
     options_.total = total;
     update(done);
   }
 
-  // Work done before the bar was made (a resumed run): not counted in the rate.
+  // Reports work done before the bar was made (a resumed run); the rate does not count it.
   void start_at(int64_t done);
 
-  // Takes the bar off the terminal so that other output can be written; the next update draws it again.
+  // Clears the bar from the terminal so that other output can be written; the next update redraws it.
   void clear();
 
   // Ends the bar: clears it on a terminal. Further updates draw nothing.

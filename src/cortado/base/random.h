@@ -1,5 +1,5 @@
-// Counter-based random streams: a number is a pure function of (seed, stream name, counters), so resuming needs no
-// state, and two uses that name different streams never share numbers.
+// Counter-based random streams. A number is a pure function of (seed, stream name, counters), so resuming needs no
+// state, and streams of different names are independent.
 #pragma once
 
 #include <array>
@@ -9,21 +9,21 @@
 
 namespace cortado {
 
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): 128 random bits of a 128-bit
-// counter and a 64-bit key. The same on every machine.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): maps a 128-bit counter and a
+// 64-bit key to 128 random bits. Gives equal bits on every machine.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view name);
 
-  // 64 uniform bits of the counter (a, b); b lets a two-dimensional use (step, row) count naturally.
+  // Returns 64 uniform bits for the counter (a, b). The second counter serves two-dimensional uses such as (step, row).
   uint64_t bits(uint64_t a, uint64_t b = 0) const;
-  // Uniform in [0, bound), bound >= 1, without bias worth naming (< 2^-64 * bound).
+  // Returns a uniform integer in [0, bound), bound >= 1, with a bias below 2^-64 * bound.
   uint64_t below(uint64_t bound, uint64_t a, uint64_t b = 0) const;
-  // Uniform in [0, 1), 53 bits.
+  // Returns a uniform number in [0, 1) with 53 random bits.
   double uniform(uint64_t a, uint64_t b = 0) const { return static_cast<double>(bits(a, b) >> 11) * 0x1.0p-53; }
-  // A random order of 0 .. count-1 (Fisher-Yates), a pure function of (seed, name, a).
+  // Returns a random order of 0 .. count-1 (Fisher-Yates), a pure function of (seed, name, a).
   std::vector<int64_t> permutation(int64_t count, uint64_t a) const;
 
  private:

@@ -24,7 +24,7 @@ void ResultFile::read() {
   const std::string text = read_file(path_);
   const size_t last = text.rfind('\n');
   size_ = last == std::string::npos ? 0 : last + 1;
-  // The first line may be unfinished too; only what begins like one of ours is cut off.
+  // The first line may be unfinished too. It is cut off only if it begins like a line of this format.
   constexpr std::string_view kFirst = "{\"setting\":";
   fail_input_if(text.compare(0, kFirst.size(), kFirst.substr(0, text.size())) != 0, "[", path_,
                 "] is not a file of results");
@@ -79,7 +79,7 @@ void ResultFile::write(const std::string& text) {
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       const std::string reason = std::strerror(errno);
-      // Best effort: what is left of a line is cut off when the file is next opened.
+      // Best effort: the next program that opens the file cuts off an unfinished line.
       [[maybe_unused]] const int cut = ::ftruncate(file_.number(), static_cast<off_t>(size_));
       throw Failure(concat("[", path_, "] cannot be written: ", reason));
     }

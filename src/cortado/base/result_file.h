@@ -1,4 +1,4 @@
-// Results as JSON lines, in a file that an interrupted command goes on with.
+// Results as JSON lines, in a file to which an interrupted command can append when it is run again.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace cortado {
 
-// Lines {"setting": NAME, "value": VALUE} say what the results depend on; every other line is a result.
+// Lines {"setting": NAME, "value": VALUE} record the settings that the results depend on. Every other line is a result.
 class ResultFile {
  public:
-  // Reads what is there, or makes the file. The unfinished last line that a killed program left is cut off. While this
-  // lives, no other program can open the file so. An empty path: results are only kept in memory. InputError: it cannot
-  // be opened, it holds something else, another program has it.
+  // Reads the file, or creates it if it is missing. Cuts off an unfinished last line of a killed program. Keeps other
+  // programs from opening the file in this way for the object's lifetime. With an empty path, results are kept in
+  // memory only. Throws InputError if the file cannot be opened, holds something else, or is in use by another program.
   explicit ResultFile(std::string path);
 
-  // InputError when the file was made with another value of that setting; written down when it had none. `former` is
-  // what earlier versions wrote for the same.
+  // Records the setting if the file has none of that name. Throws InputError if the file was made with another value.
+  // `former` is the value that earlier versions wrote for `value`.
   void require(const std::string& setting, const Json& value, const Json& former = nullptr);
 
   const std::vector<Json>& results() const { return results_; }
-  // Written at once; text that is not UTF-8 becomes U+FFFD. Failure when it can't be written: the file is then as it
-  // was.
+  // Writes the results at once; bytes that are not UTF-8 become U+FFFD. Throws Failure if the file can't be written,
+  // and leaves it unchanged.
   void append(const std::vector<Json>& results);
 
  private:

@@ -10,7 +10,7 @@ namespace {
 volatile std::sig_atomic_t caught = 0;
 
 extern "C" void on_interrupt(int signal) {
-  if (caught != 0) ::_exit(128 + signal);  // only async-signal-safe calls here
+  if (caught != 0) ::_exit(128 + signal);  // only async-signal-safe calls are allowed here
   caught = signal;
 }
 

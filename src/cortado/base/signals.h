@@ -1,18 +1,19 @@
-// Ctrl-C and SIGTERM: the first asks the running work to end well, the second ends at once.
+// SIGINT (Ctrl-C) and SIGTERM: the first one asks the running work to stop cleanly, the second ends the process at
+// once.
 #pragma once
 
 namespace cortado {
 
-// From here on SIGINT and SIGTERM set a flag; a second one ends the process with exit code 128 + signal.
+// From now on SIGINT and SIGTERM set a flag. A second signal ends the process with exit code 128 + signal.
 void catch_interrupts();
 
-// True after the first signal. Work in steps asks between two steps.
+// Returns true after the first signal. Long work asks between two steps.
 bool interrupt_requested();
 
-// 128 + the signal, as a shell would say; 0 without one.
+// Returns 128 + signal, as a shell does; 0 if there was no signal.
 int interrupt_exit_code();
 
-// For tests and for programs that go on after an interrupt.
+// Forgets the signal. For tests and for programs that go on after an interrupt.
 void clear_interrupt();
 
 }  // namespace cortado

@@ -22,7 +22,7 @@ double seconds_of(Work&& work) {
   return watch.seconds();
 }
 
-// Of at least one value; of an even number, the larger of the two in the middle.
+// Requires at least one value. For an even number of values, returns the larger of the two middle ones.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<long>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -18,7 +18,7 @@ struct Range {
   uint32_t first, last;
 };
 
-// The blocks that matter in practice, not all of Unicode's tables.
+// The blocks that matter in practice, not Unicode's complete tables.
 constexpr Range kZeroWidth[] = {{0x0300, 0x036F}, {0x0483, 0x0489}, {0x0591, 0x05BD}, {0x064B, 0x065F},
                                 {0x200B, 0x200F}, {0x20D0, 0x20FF}, {0xFE00, 0xFE0F}, {0xFE20, 0xFE2F}};
 constexpr Range kDoubleWidth[] = {{0x1100, 0x115F},   {0x2E80, 0x303E},   {0x3041, 0xA4CF},   {0xAC00, 0xD7A3},
@@ -43,7 +43,7 @@ int total_width(const std::vector<int>& widths) {
 
 using Lines = std::vector<std::vector<std::string>>;
 
-// Of every column.
+// Returns the display width of the longest word of each column.
 std::vector<int> longest_words(const Lines& lines) {
   std::vector<int> longest(lines.front().size(), 0);
   for (const auto& line : lines) {
@@ -55,7 +55,7 @@ std::vector<int> longest_words(const Lines& lines) {
   return longest;
 }
 
-// Takes from the widest columns, as far as their words go, until the lines fit.
+// Narrows the widest columns, down to their longest words, until the lines fit.
 void narrow(std::vector<int>& width, const std::vector<int>& least, int columns) {
   while (total_width(width) > columns) {
     size_t widest = width.size();
@@ -104,7 +104,8 @@ std::vector<std::string> fold(std::string_view text, int columns) {
   std::vector<std::string> lines;
   while (display_width(text) > columns) {
     size_t length = fitting(text, columns);
-    // A word that ends here is whole; else the line ends before it, unless it is all that there is.
+    // Break after a word that ends exactly here, otherwise before the word that crosses the edge. A word wider than the
+    // column is split.
     const size_t space = text.substr(0, length + 1).find_last_of(' ');
     if (space != std::string_view::npos && space > 0) length = space;
     lines.emplace_back(text.substr(0, length));
@@ -138,7 +139,7 @@ int Table::width() const {
   return total_width(widths(lines));
 }
 
-// A row, whose cells may take several lines.
+// Writes a row; a cell may take several lines.
 std::string Table::line(const std::vector<std::string>& cells, const std::vector<int>& width) const {
   std::vector<std::vector<std::string>> parts;
   size_t height = 1;

@@ -1,4 +1,4 @@
-// Tables of text: aligned for a terminal, or markdown.
+// Tables as text, aligned for a terminal, or as markdown.
 #pragma once
 
 #include <functional>
@@ -10,29 +10,30 @@
 
 namespace cortado {
 
-// Columns of the terminal that `descriptor` (STDOUT_FILENO, ...) writes to; 0 where it is none, or does not say.
+// Returns the number of columns of the terminal that `descriptor` (STDOUT_FILENO, ...) writes to; 0 if it is not a
+// terminal or does not report its width.
 int terminal_columns(int descriptor);
 
-// Columns that a text takes on a terminal: combining marks and zero-width characters 0, East Asian wide and emoji 2,
-// else 1.
+// Returns the number of terminal columns that a text takes: combining marks and zero-width characters count 0, East
+// Asian wide characters and emoji 2, all others 1.
 int display_width(std::string_view utf8);
 
-// Bytes of the longest beginning of `text` that fits into `columns`; at least a character.
+// Returns the byte length of the longest prefix of `text` that fits into `columns`; at least one character.
 size_t fitting(std::string_view text, int columns);
 
-// The text in lines of at most `columns`, at its spaces where there are some.
+// Splits the text into lines of at most `columns`, at spaces where possible.
 std::vector<std::string> fold(std::string_view text, int columns);
 
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
-  // One cell a column; missing cells are empty. A column is right-aligned when all of its cells look like numbers.
+  // Adds one cell per column; missing cells are empty. A column is right-aligned if all of its cells look like numbers.
   void add_row(std::vector<std::string> cells);
   size_t rows() const { return rows_.size(); }
-  int width() const;  // of the lines of text()
+  int width() const;  // of the lines of text(), in columns of the terminal
 
-  // A line of header, a rule, the rows; ends with a newline. With `columns`, cells are folded where the lines would be
-  // wider, as far as that goes.
+  // Returns a header line, a rule and the rows; ends with a newline. With `columns` > 0, folds cells so that lines are
+  // no wider than that, as far as their words allow.
   std::string text(int columns = 0) const;
   std::string markdown() const;  // "|" in cells is escaped
 
@@ -45,19 +46,19 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Texts as they are, other values as JSON.
+// Shows texts without quotes and other values as JSON.
 std::string plain(const Json& value);
-// A number of `unit`s, with so many digits after the point.
+// Returns a formatter that divides a number by `unit` and writes it with `digits` decimals.
 std::function<std::string(const Json&)> decimals(int digits, double unit = 1);
 
-// A column of results that are JSON objects: where in each its value is ("/share/fma", a JSON pointer; "" is all of
-// it), and how that is shown. The cell of a result without it is empty.
+// A column of a table whose rows are JSON objects. `place` is a JSON pointer to the value ("/share/fma"; "" is the
+// whole object), and `shown` formats it. The cell is empty if an object has no such value.
 struct Column {
   std::string heading;
   std::string place;
   std::function<std::string(const Json&)> shown = plain;
 };
-// `results`: a list.
+// `results` is a list of objects.
 Table table_of(const Json& results, const std::vector<Column>& columns);
 
 }  // namespace cortado

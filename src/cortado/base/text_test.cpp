@@ -1,4 +1,4 @@
-// Tables, progress bar, numbers for people, UTF-8, random streams.
+// Tables, progress bar, number formats, UTF-8, random streams.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-// What --version prints and files carry.
+// The version that --version prints and files record.
 #pragma once
 
 namespace cortado {
 
-inline constexpr const char* kVersion = "0.1.0";  // CMakeLists.txt's project(VERSION) says the same
-extern const char* const kCommit;  // of the source; "+" behind it: with changes; empty: it was built outside git
+inline constexpr const char* kVersion = "0.1.0";  // must equal project(VERSION) of CMakeLists.txt
+extern const char* const kCommit;  // commit of the source; "+" appended: with local changes; empty: built outside git
 
 }  // namespace cortado

@@ -1,4 +1,4 @@
-// Enumerations and their names in configs, options and files.
+// Names of enumeration values in configs, options and files.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,17 @@
 
 namespace cortado {
 
-// "a, b or c", each between quotes if so wished.
+// Returns "a, b or c"; `quote` is put around each word.
 std::string alternatives(const std::vector<std::string>& words, std::string_view quote = "");
 
-// The words, one after the other, separated.
+// Returns the words with `separator` between them.
 std::string joined(const std::vector<std::string>& words, std::string_view separator);
 
-// Where `word` stands among the known ones (at least two). InputError "PLACE must be "a", "b" or "c", got "d"" if it
-// does not.
+// Returns the index of `word` in `known` (at least two words). Throws InputError (PLACE must be "a", "b" or "c", got
+// "d") if it is not there.
 size_t word_index(std::string_view word, const std::vector<std::string>& known, std::string_view place);
 
-// The values of an enumeration with their names, each value and each name once.
+// The values of an enumeration with their names. Values and names are unique.
 template <typename Enum>
 using Words = std::vector<std::pair<std::string, Enum>>;
 
@@ -33,7 +33,7 @@ std::vector<std::string> names_in(const Words<Enum>& words) {
   return names;
 }
 
-// The value of that name; InputError as of word_index.
+// Returns the value of that name. Throws word_index's InputError.
 template <typename Enum>
 Enum value_of(const Words<Enum>& words, std::string_view name, std::string_view place) {
   return words[word_index(name, names_in(words), place)].second;
@@ -47,7 +47,7 @@ const std::string& name_of(const Words<Enum>& words, Enum wanted) {
   throw std::logic_error("an enumeration's value without a name");
 }
 
-// The value whose name the object has under `key`.
+// Reads the name under `key` from the object and returns its value.
 template <typename Enum>
 Enum choose(JsonReader& reader, const std::string& key, const Words<Enum>& words, const std::string& fallback) {
   return value_of(words, reader.choice(key, names_in(words), fallback), key);

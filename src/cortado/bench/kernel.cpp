@@ -1,4 +1,4 @@
-// Compiled once for each instruction set.
+// Compiled once per instruction set.
 #include "cortado/bench/kernel.h"
 
 #ifndef CORTADO_BENCH_STREAM
@@ -9,7 +9,7 @@ namespace {
 struct Stream {
   float* out;
   const float *a, *b;
-  int64_t n;  // of each thread
+  int64_t n;  // per thread
   bool past_caches;
 };
 
@@ -34,10 +34,10 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels::HWY_NAMESPACE;
 
-// Where results go, so that the compiler can't leave out what makes them.
+// Results go here so that the compiler cannot remove their computation.
 thread_local volatile float sink;
 
-// Twelve sums side by side: two units that take four cycles each need eight.
+// Twelve independent sums: two FMA units with a latency of four cycles need at least eight.
 void fma(int64_t rounds) {
   const Floats d;
   constexpr int kSums = 12;

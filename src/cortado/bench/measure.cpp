@@ -13,18 +13,18 @@
 namespace cortado {
 namespace {
 
-// --- What this machine can do at most, which a kernel's speed is held against. ---
+//  --- What this machine can reach at most; kernels are compared with it. ---
 
-// With torch's current number of threads; the best of several tries each. All float32.
+// For torch's current number of threads; each is the best of several tries. All are float32.
 struct Ceilings {
-  double fma_flops = 0;     // a second, of multiply-adds on registers
-  double matmul_flops = 0;  // of the best matrix product that torch has
-  std::string matmul;       // which that was: "MKL 2048", "oneDNN 1024"
-  double read_bytes = 0;    // a second, of reading 256 MiB
-  double stream_bytes = 0;  // of a + 3 b into a third buffer, 64 MiB each: 12 bytes an element
-  double exps = 0;          // a second, of our own vectors' exp, in the first-level cache
+  double fma_flops = 0;     // per second, multiply-adds on registers
+  double matmul_flops = 0;  // per second, torch's best matrix product
+  std::string matmul;       // which product that was: "MKL 2048", "oneDNN 1024"
+  double read_bytes = 0;    // per second, reading 256 MiB
+  double stream_bytes = 0;  // per second, writing a + 3 b to a third buffer, 64 MiB each: 12 bytes per element
+  double exps = 0;          // per second, our own vectorised exp in the L1 cache
 
-  // The better of each.
+  // Takes the larger of each.
   void raise_to(const Ceilings& other) {
     fma_flops = std::max(fma_flops, other.fma_flops);
     if (other.matmul_flops > matmul_flops) matmul = other.matmul;
@@ -40,11 +40,11 @@ struct Ceilings {
 };
 
 constexpr int kTries = 5;
-constexpr double kAtLeast = 0.01;  // seconds a try
-constexpr double kEnough = 0.25;   // seconds of all tries: after these a second one is the last
+constexpr double kAtLeast = 0.01;  // seconds per try
+constexpr double kEnough = 0.25;   // seconds for all tries: beyond this, a second try is the last
 constexpr int64_t kStreamFloats = int64_t{16} << 20;
 
-// Amount a second, the best of several tries; `work(n)` does n times `amount`.
+// Returns `amount` per second, the best of several tries. `work(n)` processes n times `amount`.
 double best_rate(double amount, const std::function<void(int64_t n)>& work) {
   int64_t n = 1;
   double seconds = seconds_of([&] { work(n); });
@@ -109,19 +109,20 @@ Ceilings measure_ceilings() {
 
 // --- Operators. ---
 
-constexpr double kLeastSeconds = 2e-2;  // of a measurement: shorter calls are repeated
-constexpr double kBackward = 3.5;       // flops with backward, of those of the forward pass
+constexpr double kLeastSeconds = 2e-2;  // seconds per measurement: shorter calls are repeated
+constexpr double kBackward = 3.5;       // flops of forward and backward, relative to forward alone
 
-// B 1; what of it is counted: see measure_operators.
+// One measurement at B = 1. measure_operators says what is counted.
 struct OperatorRow {
   const OperatorCase* of = nullptr;
   const char* pass = "forward";
-  int64_t tokens = 0;  // of a call
-  int64_t depth = 0;   // before the call: of steps, whose cost depends on it in attention to all keys alone
+  int64_t tokens = 0;  // per call
+  // Tokens before the call, for steps. Only the cost of full attention depends on it.
+  int64_t depth = 0;
   int64_t threads = 0;
-  double seconds = 0;  // of a call, the median of the rounds
+  double seconds = 0;  // per call, the median of the rounds
   double flops = 0, bytes = 0,
-         exps = 0;  // of a call; exps 0 with backward: what is computed again is the kernel's choice
+         exps = 0;  // per call; exps is 0 with backward, where each kernel decides what to recompute
 
   Json to_json(const Ceilings& ceilings) const {
     const double flops_rate = flops / seconds, bytes_rate = bytes / seconds;
@@ -145,11 +146,11 @@ struct OperatorRow {
 
 using CeilingsByThreads = std::vector<std::pair<int64_t, Ceilings>>;
 
-// One thing that is measured, in turns with the others.
+// One computation to measure; several take turns.
 struct Contestant {
   OperatorRow row;
   std::function<void()> call;
-  int64_t calls = 1;  // of a measurement
+  int64_t calls = 1;  // per measurement
   std::vector<double> times = {};
 
   double measure() const {
@@ -166,7 +167,7 @@ double bytes_of(const Tensors& tensors) {
   return total;
 }
 
-// Forward, forward and backward, and step of one case at one length, for one number of threads.
+// Forward, forward with backward, and decoding step of one case at one length.
 class Contest {
  public:
   Contest(const OperatorCase& which, const OperatorRequest& request, int64_t tokens)
@@ -207,9 +208,10 @@ class Contest {
     one.tokens = 1;
     const Tensors in = typed_inputs(which_.inputs(one), dtype_, false);
     OperatorRow row{.of = &which_, .pass = "step", .tokens = 1, .depth = sizes_.tokens, .threads = threads};
-    const bool all_keys = which_.most_tokens > 0;  // attention to every key: its work depends on the depth
+    const bool all_keys = which_.most_tokens > 0;  // full attention: the work depends on the depth
     const double flops = which_.work(all_keys ? sizes_ : one).flops;
-    row.flops = all_keys ? 2 * flops : flops;  // the last query sees twice as many keys as the average one
+    // The last query sees twice as many keys as the average one.
+    row.flops = all_keys ? 2 * flops : flops;
     row.bytes = bytes_of(in) + static_cast<double>(o_.nbytes()) / static_cast<double>(sizes_.tokens) +
                 (all_keys ? 1 : 2) * bytes_of(carried_);
     return {row, [this, in, carried = carried_]() mutable {
@@ -226,13 +228,15 @@ class Contest {
   Tensor o_, grad_o_;
 };
 
-// Medians of the rounds; the first measurement of each is a rehearsal, which says how often to repeat.
+// Takes the median of the rounds. The first measurement of each is a warm-up and determines the number of repetitions.
+// Returns false if stopped.
 bool measure_in_turns(std::vector<Contestant>& all, const OperatorRequest& request) {
   for (int64_t round = -1; round < request.rounds; ++round) {
     for (Contestant& each : all) {
       if (request.stop && request.stop()) return false;
       at::set_num_threads(static_cast<int>(each.row.threads));
-      each.call();  // after another one's turn: wakes its threads, fills their caches
+      // Warm up after another one's turn: wakes the threads and fills the caches.
+      each.call();
       const double seconds = each.measure();
       if (round < 0) {
         each.calls = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(kLeastSeconds / seconds)));
@@ -264,7 +268,7 @@ void check_all(const OperatorRequest& request) {
 
 bool takes(const OperatorCase& which, int64_t tokens) { return which.most_tokens == 0 || tokens <= which.most_tokens; }
 
-// False: stopped.
+// Returns false if stopped.
 bool measure_cases(const OperatorRequest& request, const CeilingsByThreads& ceilings, std::vector<OperatorRow>& rows) {
   const auto total = static_cast<int64_t>(request.cases.size() * request.tokens.size());
   ProgressBar bar({.label = "bench", .total = total, .units_per_count = 0, .quiet = !request.progress});

@@ -1,4 +1,4 @@
-// Measures operators, interleaved and against this machine's ceilings, after checking that they are right.
+// Measures operators, in turns and relative to this machine's ceilings, after checking their results.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@ struct OperatorRequest {
   std::vector<const OperatorCase*> cases;
   std::vector<int64_t> tokens = {256, 1024, 4096, 16384, 65536};
   int64_t heads = 4, size = 64;
-  std::vector<int64_t> threads;  // each number of threads, in turns; empty: torch's own
+  std::vector<int64_t> threads;  // numbers of threads to measure, in turns; empty: torch's current number
   int64_t rounds = 5;
   at::ScalarType dtype = at::kFloat;
   bool progress = true;
@@ -23,14 +23,14 @@ struct OperatorRequest {
 };
 
 // What is counted (B 1, H heads, K = V = size):
-//   flops, forward          as the case says: 4 K V a token and head for a gated scan
-//   flops, with backward    3.5 times that: two products or passes over the state forward, five backward
-//   bytes, forward          inputs and output
-//   bytes, with backward    3 inputs + 2 outputs: read again, and the gradients of both
-//   bytes, step             the same, and the state read and written
-// Each case is checked first, on inputs of the same kind; one that is wrong is a Failure and nothing is printed of it.
-// {"ceilings": one for each number of threads, the best of before and after, "rows": one a case, pass, length and number
-// of threads, as far as it came}.
+//    flops, forward          stated by the case: 4 K V per token and head for a gated scan
+//    flops, with backward    3.5 times that: two products or passes over the state in forward, five in backward
+//    bytes, forward          inputs and output
+//    bytes, with backward    3 inputs + 2 outputs: they are read again, and their gradients are written and read
+//    bytes, step             as forward, plus the state read and written
+// Each case is checked first on inputs of the measured kind. Throws Failure, and measures nothing, if one is wrong.
+// Returns {"ceilings": one per number of threads, the better of before and after, "rows": one per case, pass, length
+// and number of threads}. If stopped, the rows measured so far.
 Json measure_operators(const OperatorRequest& request);
 
 }  // namespace cortado

@@ -24,13 +24,13 @@ ModelConfig config_of(const std::string& mixer) {
 
 Tensor on_cpu(const Tensor& x) { return x.detach().to(at::kCPU, at::kDouble); }
 double length(const Tensor& x) { return x.norm().item<double>(); }
-// Infinite where not finite.
+// The norm of x - y; infinite if it is not finite.
 double distance(const Tensor& x, const Tensor& y) {
   const double found = length(x - y);
   return std::isfinite(found) ? found : INFINITY;
 }
 
-// The same model, there.
+// Returns a copy of the model on another device and in another type.
 std::unique_ptr<LanguageModel> copy_of(const LanguageModel& model, at::Device device, at::ScalarType type) {
   const at::NoGradGuard unrecorded;
   auto there = std::make_unique<LanguageModel>(model.config());
@@ -40,7 +40,7 @@ std::unique_ptr<LanguageModel> copy_of(const LanguageModel& model, at::Device de
   return there;
 }
 
-// `error_on`: in bfloat16, on a device.
+// Compares the error on a device with the error on the CPU. `error_on(device)` is the error in bfloat16.
 OperatorCheck beside_cpu(at::Device device, const std::function<double(at::Device)>& error_on) {
   return {error_on(device), 0.02 + 2 * error_on(at::kCPU)};
 }
@@ -58,7 +58,7 @@ double error_of_tokens(const LanguageModel& model, const Tensor& tokens, const T
   return worst;
 }
 
-// By parameter; of what takes no part, nothing.
+// Returns gradients by parameter name, without parameters that have no gradient.
 std::map<std::string, Tensor> gradients(const LanguageModel& model) {
   std::map<std::string, Tensor> found;
   for (const auto& entry : model.named_parameters()) {

@@ -1,4 +1,4 @@
-// What is tried on a GPU, tried on the CPU with its own bfloat16: that it can pass.
+// Runs the GPU's checks on the CPU with its own bfloat16, to show that they can pass.
 #include "cortado/bench/model_check.h"
 
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@ TEST(ModelCheck, BFloat16IsAsFarOffAsOnTheCpu) {
       at::manual_seed(2);
       const OperatorCheck result = check(mixer, at::kCPU);
       EXPECT_TRUE(result.passed()) << mixer << " " << result.error;
-      EXPECT_GT(result.error, 1e-3) << mixer;  // of types that differ
-      EXPECT_LT(result.error, 0.12) << mixer;  // in no more than that
+      EXPECT_GT(result.error, 1e-3) << mixer;  // the types do differ
+      EXPECT_LT(result.error, 0.12) << mixer;  // but by no more than rounding
     }
   }
 }

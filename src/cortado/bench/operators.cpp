@@ -20,7 +20,7 @@ constexpr int64_t kTaps = 4;
 
 Tensor unit(const Tensor& x) { return x / x.norm(2, -1, true); }
 
-// Gates of that kind; none of "none".
+// Returns gates of that kind; nothing for "none".
 Tensors gates_of(const std::string& gate, const OperatorSizes& s) {
   if (gate == "none") return {};
   return {gate == "channel" ? gates({1, s.tokens, s.heads, s.size})
@@ -28,7 +28,7 @@ Tensors gates_of(const std::string& gate, const OperatorSizes& s) {
                             : gates({s.heads})};
 }
 
-// Of a token and head: products a number of the state, and the gates' exponentials.
+// Work per token and head: `products` flops per number of the state, and the exponentials of the gates.
 std::function<Work(const OperatorSizes&)> scan_work(const std::string& gate, double products) {
   return [=](const OperatorSizes& s) {
     const double exps = gate == "channel" ? channels(s) : gate == "head" ? static_cast<double>(s.heads) : 0;
@@ -152,13 +152,14 @@ std::vector<OperatorCase> make_cases() {
   return cases;
 }
 
-// What bfloat16 may do to an operator; on a GPU products of matrices have operands of that type, and gates' gradients are
-// differences of what is rounded.
+// The error that bfloat16 may cause. On a GPU it is larger: matrix products have operands of that type, and the gates'
+// gradients are differences of rounded numbers.
 constexpr double kRounded = 3e-2, kRoundedOnGpu = 6e-2;
 
 double largest(const Tensor& x) { return x.abs().max().item<double>(); }
 
-// Over the largest magnitude of `expected`, or over `floor` where that is larger: for what is zero but for rounding.
+// Relative to the largest magnitude of `expected`, or to `floor` if that is larger, for results that are zero up to
+// rounding.
 double error_of(const Tensor& actual, const Tensor& expected, double floor = 1e-30) {
   const Tensor wide = actual.to(at::kCPU, at::kDouble);
   if (wide.sizes() != expected.sizes() || !at::isfinite(wide).all().item<bool>()) return INFINITY;

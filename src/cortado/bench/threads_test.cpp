@@ -1,4 +1,4 @@
-// The loops that measure the machine share nothing but what they read. Without torch; also run by `make tsan`.
+// The loops that measure the machine share nothing but their inputs. Without torch; `make tsan` also runs this test.
 #include "cortado/testing/threads.h"
 
 #include "cortado/bench/kernel.h"
@@ -24,7 +24,7 @@ TEST(BenchThreads, TriadWritesEveryEntry) {
           std::copy_n(aligned(out.data()), kSize, result.data());
         },
         {&result});
-    for (int64_t i = 0; i < kSize; ++i) {  // fused, or with a rounding between
+    for (int64_t i = 0; i < kSize; ++i) {  // with fused multiply-add or with rounding in between
       ASSERT_NEAR(result[i], aligned(a.data())[i] + 3 * aligned(b.data())[i], 1e-5);
     }
   }

@@ -1,4 +1,4 @@
-// cortado analyze: what a model or a mechanism does, as numbers, a table and pictures.
+// cortado analyze: analyses of models and mechanisms, as numbers, a table and pictures.
 #include "cortado/analyze/analyze.h"
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 namespace cortado {
 namespace {
 
-constexpr int kMostTokens = 4096;  // of a text: pictures and tables have a place for every pair
+constexpr int kMostTokens = 4096;  // of a text: pictures and tables have an entry per pair of tokens
 
-// What becomes of a finding.
+// How a finding is shown.
 struct Shown {
   bool json = false;
   std::string out;
@@ -38,7 +38,7 @@ void add_shown(CLI::App& command, Shown& shown) {
   command.add_option("--out", shown.out, "a new folder for finding.json, table.md and the pictures");
 }
 
-// --- Of a text. ---
+//  --- Analyses of a text. ---
 
 struct TextCommand {
   std::shared_ptr<ModelOptions> model;
@@ -68,7 +68,7 @@ struct ReadText {
   std::vector<std::string> names;
 };
 
-// As a picture's axis has it.
+// Makes white space visible, for a picture's axis.
 std::string visible(const std::string& piece) {
   std::string shown;
   for (const char c : piece) shown += c == '\n' ? "\u23ce" : c == ' ' ? "\u2423" : std::string(1, c);
@@ -92,7 +92,7 @@ ReadText text_for(const TextCommand& options, const ModelConfig& config) {
             ? options.text
             : read_file(options.file.empty() ? shipped_file("data/tinyshakespeare.txt") : options.file);
     read.tokens = options.model->begin(*tokenizer);
-    // No token is longer than its text: what lies behind so many characters is not needed.
+    // No token is longer than 64 characters in practice, so the rest of the text is not needed.
     const auto most = size_t(options.tokens) * 64;
     const auto encoded = tokenizer->encode(text.size() > most ? text.substr(0, most) : text);
     read.tokens.insert(read.tokens.end(), encoded.begin(), encoded.end());
@@ -192,7 +192,7 @@ void add_spectrum_command(CLI::App& analyze) {
   });
 }
 
-// --- Of configs. ---
+//  --- Analyses of configs. ---
 
 struct MixersCommand {
   std::vector<std::string> mixers;
@@ -205,7 +205,7 @@ struct MixersCommand {
   std::shared_ptr<CommonOptions> common;
 };
 
-// "latte:latents=64:heads=2" as a mixer's settings.
+// Parses "latte:latents=64:heads=2" to a mixer's settings.
 Json mixer_of(const std::string& words, int64_t latents, bool causal) {
   const size_t end = std::min(words.find(':'), words.size());
   Json mixer = mixer_settings(words.substr(0, end), latents, causal);
@@ -217,7 +217,7 @@ Json mixer_of(const std::string& words, int64_t latents, bool causal) {
   return mixer;
 }
 
-// A config for every mixer, each layer of it that mixer, every so-manieth softmax.
+// Returns one config per mixer. Every layer gets the mixer, or every n-th layer softmax attention.
 std::vector<std::pair<std::string, Json>> configs_of(const MixersCommand& options) {
   Json base = read_json_file(options.config.empty() ? shipped_file("configs/compare.json") : options.config);
   for (const std::string& setting : options.settings) apply_setting(base, setting);

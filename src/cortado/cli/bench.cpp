@@ -1,4 +1,4 @@
-// cortado bench: how fast operators and models are on this machine.
+// cortado bench: the speed of operators and models on this machine.
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
@@ -123,7 +123,7 @@ void add_ops_command(CLI::App& bench) {
   command->callback([options] { bench_operators(*options); });
 }
 
-// Several processes are torchrun's, so this is done by the package in Python.
+// Several processes need torchrun, so the Python package does this.
 void bench_scale(const std::vector<std::string>& words) {
   std::string python = "python3";
   const std::filesystem::path source = CORTADO_SOURCE "/python";

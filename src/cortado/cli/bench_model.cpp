@@ -1,4 +1,4 @@
-// cortado bench model: training, prefill and decoding of a config's model, with memory.
+// cortado bench model: speed and memory of a config's model in training, prefill and decoding.
 #include <optional>
 
 #include "cortado/base/human.h"
@@ -19,7 +19,7 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kTokensAStep = 4096;  // of training, where --batch doesn't say
+constexpr int64_t kTokensAStep = 4096;  // of training, without --batch
 
 struct ModelBench {
   std::string config;
@@ -58,12 +58,12 @@ class ModelMeasurement {
     };
   }
 
-  // False: stopped.
+  // Returns false if stopped.
   bool run() {
-    // Narrow weights are for inference.
+    // Narrow weights are for inference only, so training is not measured with them.
     return (options_.weights || train()) && prefill() && decode();
   }
-  // "training", "prefill" and "decode": what is measured of each length or depth.
+  // Returns the measurements per length or depth, under "training", "prefill" and "decode".
   const Json& results() const { return results_; }
 
  private:
@@ -87,7 +87,7 @@ class ModelMeasurement {
       reset_peak_resident_bytes();
       if (!measure_training_speeds(alone, request_)) return false;
       const double speed = alone[0].training_speed;
-      // A backward pass is two forward passes; on the average over a sequence a token sees half of it.
+      // A backward pass costs two forward passes. Averaged over a sequence, a token attends to half of it.
       const double flops = 3 * model_->flops_per_token(tokens / 2);
       results_["training"].push_back({{"tokens", tokens},
                                       {"batch", training.batch},
@@ -132,7 +132,7 @@ class ModelMeasurement {
 
   const ModelBench& options_;
   std::shared_ptr<LanguageModel> model_;
-  std::string stage_, shown_;  // "T 256, "; what the bar shows
+  std::string stage_, shown_;  // the stage's label "T 256, ", and what the bar shows
   std::optional<ProgressBar> bar_;
   SpeedRequest request_;
   Json results_ = {{"training", Json::array()}, {"prefill", Json::array()}, {"decode", Json::array()}};

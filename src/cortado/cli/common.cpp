@@ -30,7 +30,7 @@ at::Device CommonOptions::apply() const {
   }
   fail_input_if(chosen.is_cuda() && !at::hasCUDA(), "[--device] ", device,
                 ": this torch has no CUDA, or there is no GPU");
-  // Tries it once, here: a device number that is not there would otherwise fail somewhere deep in the work.
+  // Tries the device at once: a wrong device number would otherwise fail somewhere deep in the work.
   try {
     at::zeros({1}, at::TensorOptions(chosen));
   } catch (const c10::Error&) {
@@ -112,9 +112,9 @@ std::string flag_of(const std::string& name) {
 
 namespace {
 
-// What the owners say of an option: "pairs in the window; lola: of single tokens (default: a 64, b 129)".
+// Joins the owners' help texts of an option: "pairs in the window; lola: of single tokens (default: a 64, b 129)".
 std::string help_of(const std::vector<OptionOwner>& owners, const std::string& name) {
-  std::vector<std::pair<std::string, std::string>> texts;  // what is said, by whom
+  std::vector<std::pair<std::string, std::string>> texts;  // text, owners
   std::string defaults;
   for (const OptionOwner& owner : owners) {
     for (const MechanismOption& option : owner.options) {
@@ -247,7 +247,7 @@ void exit_if_interrupted(const std::exception& end) {
 
 void write_output_folder(const std::string& out, const std::function<void(const std::string&)>& write) {
   std::error_code ignored;
-  std::vector<fs::path> made;  // by claiming, the innermost first
+  std::vector<fs::path> made;  // created by claiming, innermost first
   for (fs::path at = out; !at.empty() && !fs::exists(at, ignored); at = at.parent_path()) made.push_back(at);
   claim_output_directory(out, /*refuse_used=*/true);
   catch_interrupts();

@@ -1,4 +1,4 @@
-// cortado compare: the same model with several mixers, and one table.
+// cortado compare: trains one model with several mixers, and prints one table.
 #include "cortado/compare/compare.h"
 
 #include "cortado/base/signals.h"
@@ -34,7 +34,7 @@ std::vector<std::string> chosen_mixers(const std::vector<std::string>& names) {
   std::vector<std::string> result;
   for (const std::string& name : names) {
     if (name == "all") return comparable_mixers();
-    mixer_settings(name, 1);  // refuses what it doesn't know
+    mixer_settings(name, 1);  // refuses unknown names
     fail_input_if(std::find(result.begin(), result.end(), name) != result.end(), "[--mixers] ", name,
                   " is named twice");
     result.push_back(name);
@@ -42,7 +42,7 @@ std::vector<std::string> chosen_mixers(const std::vector<std::string>& names) {
   return result;
 }
 
-// Behind the program's name.
+// Returns the command line without the program's name.
 std::string words_given() {
   std::ifstream file("/proc/self/cmdline");
   std::string words, word;

@@ -1,4 +1,4 @@
-// cortado describe: a model's layers, parameters, work a token, and what its state takes beside a KV cache.
+// cortado describe: a model's layers, parameters, FLOPs per token, and the size of its state compared with a KV cache.
 #include <algorithm>
 
 #include "cortado/base/human.h"
@@ -24,7 +24,7 @@ struct DescribeOptions {
   std::shared_ptr<CommonOptions> common;
 };
 
-// What the numbers are for: a model and a type of its weights and activations.
+// The model that is described, and the type of its weights and activations.
 struct Subject {
   Backbone& model;
   at::ScalarType dtype;
@@ -37,7 +37,8 @@ struct Subject {
   std::string weights() const { return narrow() ? weight_format_name(model.weight_format()) : dtype_name(dtype); }
 };
 
-// Key-value pairs that a layer holds for a query head, the mean over the layers; none where one holds something else.
+// Returns the key-value pairs that a layer holds per query head, averaged over the layers; nothing if a layer holds
+// something else.
 std::optional<PairCount> mean_pairs(const Subject& subject, int64_t tokens) {
   if (!subject.config().causal) return std::nullopt;
   PairCount mean;
@@ -57,7 +58,7 @@ int64_t count(const torch::nn::Module& module) {
   return total;
 }
 
-// Equal neighbouring layers as one: first and last number, the mixer's settings, parameters of one mixer.
+// Merges neighbouring equal layers: first and last index, the mixer's settings, parameters of one mixer.
 Json groups(const Subject& subject) {
   Json result = Json::array();
   for (size_t i = 0; i < subject.config().layers.size(); ++i) {
@@ -72,7 +73,7 @@ Json groups(const Subject& subject) {
   return result;
 }
 
-// What a token costs after so many, and what is kept of these.
+// Returns the FLOPs per token, and the sizes of the state, after each number of tokens.
 Json depths(const Subject& subject, std::initializer_list<int64_t> depths) {
   Json result = Json::array();
   for (const int64_t tokens : depths) {
@@ -90,14 +91,14 @@ Json depths(const Subject& subject, std::initializer_list<int64_t> depths) {
   return result;
 }
 
-// "a_log" of layers.0.mixer.a_log, "q" of layers.0.mixer.q.weight.
+// Returns "a_log" for layers.0.mixer.a_log and "q" for layers.0.mixer.q.weight.
 std::string short_name(const std::string& name) {
   const std::string owner = name.substr(0, name.find_last_of('.'));
   const bool plain = name.ends_with(".weight") || name.ends_with(".bias");
   return plain ? owner.substr(owner.find_last_of('.') + 1) : name.substr(name.find_last_of('.') + 1);
 }
 
-// What the parameters are for, and so which of them weight decay acts on.
+// Returns the parameters by role. The role decides whether weight decay applies.
 Json roles(const Subject& subject) {
   Json result = Json::array();
   const Parameters parameters = parameters_of(subject.model);
@@ -178,8 +179,7 @@ void print_depths(const Subject& subject, const Json& json) {
   }
 }
 
-// LoLA's measure of memory (its Tables 1 and 2): key-value pairs of one head, 2d numbers each, and tokens for each
-// pair.
+// LoLA's measure of memory (its tables 1 and 2): key-value pairs per head of 2d numbers each, and tokens per pair.
 void print_pairs(const Subject& subject) {
   if (!mean_pairs(subject, 1)) return;
   const Table table = table_of(depths(subject, {1024, 2048, 4096, 8192, 16384}),
@@ -224,7 +224,7 @@ void describe(DescribeOptions& options) {
   if (memory) config = with_memory(config, *memory);
   const bool assumed = config.vocabulary == 0 && config.channels == 0;
   if (assumed) config.vocabulary = kAssumedVocabulary;
-  const SkipInitialization skip;  // only sizes are looked at
+  const SkipInitialization skip;  // only sizes matter here
   const auto model = make_backbone(config);
   model->to(device);
   model->set_weight_format(weight_format_or_plain(options.weights), /*keep_values=*/false);

@@ -1,5 +1,4 @@
-// cortado doctor: what this machine has, what of it is used, where things are found, and whether the operators are
-// right.
+// cortado doctor: the machine and what is used of it, where files are found, and whether the operators are right.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -25,13 +24,13 @@
 namespace cortado {
 namespace {
 
-// Facts by section ("machine", "torch", ...), and a line for each thing that is not as it should be.
+// Facts by section ("machine", "torch", ...), and one line per problem.
 struct Findings {
   Json facts;
   std::vector<std::string> problems;
 };
 
-// What `find` returns, or null and its error among the problems.
+// Returns the result of `find`, or null after adding its error to the problems.
 template <typename Find>
 Json found(Findings& findings, Find&& find) {
   try {
@@ -77,7 +76,7 @@ void look_at_kernels(Findings& findings) {
   }
 }
 
-// A CPU that multiplies bfloat16 in one instruction.
+// Whether the CPU multiplies bfloat16 in one instruction.
 bool has_bfloat16_products(const Machine& machine) {
   return machine.cpu_knows("avx512_bf16") || machine.cpu_knows("amx_bf16") || machine.cpu_knows("bf16");
 }
@@ -95,13 +94,13 @@ void look_at_torch(Findings& findings) {
   if (!at::hasOpenMP()) findings.problems.push_back("[torch] this build has no OpenMP: it computes with one thread");
 }
 
-// Something that is compared with what it should be.
+// A check of one computation.
 struct Trial {
   std::string name;
   std::function<OperatorCheck()> check;
 };
 
-// The errors by name; `off`: what turns the kernels off that are tried.
+// Returns the errors by name. `off` names the setting that turns the checked kernels off.
 Json errors_of(Findings& findings, const std::vector<Trial>& trials, const std::string& where, const char* off,
                bool quiet) {
   Json errors;
@@ -119,8 +118,8 @@ Json errors_of(Findings& findings, const std::vector<Trial>& trials, const std::
   return errors;
 }
 
-// Every operator in the types that have kernels of their own, and small models. Compiles the kernels that have not been
-// needed before.
+// Checks every operator in the types that have their own kernels, and small models. Compiles all kernels that are not
+// in the cache.
 std::vector<Trial> trials_on_gpu(at::Device device) {
   std::vector<Trial> trials;
   for (const auto& [type, name] : {std::pair(at::kBFloat16, "bfloat16"), std::pair(at::kFloat, "float32")}) {
@@ -158,7 +157,7 @@ void look_at_gpus(Findings& findings, bool quiet) {
   for (const auto& [name, kept] : cuda::kept_binaries()) gpu["binaries"][name] = kept;
 }
 
-// The file that the code at `address` was loaded from.
+// Returns the file that the code at `address` was loaded from.
 std::string library_of(const void* address) {
   Dl_info info{};
   if (!::dladdr(address, &info) || !info.dli_fname) throw Failure("[libraries] a library can't be located");
@@ -180,7 +179,7 @@ void look_for_files(Findings& findings) {
   files["data"] = found(findings, [] { return shipped_file("data"); });
 }
 
-// Every operator on little input: outputs and gradients.
+// Checks outputs and gradients of every operator on small inputs.
 void try_operators(Findings& findings, bool quiet) {
   std::vector<Trial> trials;
   for (const OperatorCase& which : operator_cases()) {
@@ -190,7 +189,7 @@ void try_operators(Findings& findings, bool quiet) {
   findings.facts["checks"] = errors_of(findings, trials, "", "CORTADO_ISA=aten", quiet);
 }
 
-// --- Text. ---
+//  --- Text output. ---
 
 std::string as_text(const std::string& key, const Json& value) {
   if (value.is_null()) return "-";
@@ -211,7 +210,7 @@ std::string label_of(std::string key) {
   return key;
 }
 
-// "25 of 26"
+// Returns "25 of 26".
 std::string right_ones(const Json& errors) {
   const auto right = std::count_if(errors.begin(), errors.end(), [](const Json& error) { return error.is_number(); });
   return concat(right, " of ", errors.size());

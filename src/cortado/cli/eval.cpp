@@ -1,4 +1,4 @@
-// cortado eval: how well a trained model predicts a text, by context length.
+// cortado eval: the loss of a trained model on a text, by context length.
 #include <c10/core/InferenceMode.h>
 
 #include <filesystem>
@@ -30,12 +30,12 @@ struct EvalCommand {
 
 struct Text {
   std::shared_ptr<TokenFile> tokens;
-  double bytes_per_token = 0;      // of the tokens that are predicted
-  double bytes_per_character = 1;  // of the whole text; 1 where a token is any byte
-  std::string hash;                // of the files
+  double bytes_per_token = 0;      // average over the predicted tokens
+  double bytes_per_character = 1;  // average over the whole text; 1 if any byte is a token
+  std::string hash;                // of all files
 };
 
-// The documents of a file: all of it, or what is between separators.
+// Splits a file into documents. Without a separator it is one document.
 std::vector<std::string_view> split(std::string_view text, const std::string& separator) {
   std::vector<std::string_view> parts;
   while (!separator.empty()) {
@@ -72,7 +72,7 @@ Text tokenize(const EvalCommand& command, const Tokenizer& tokenizer) {
       all_bytes += static_cast<int64_t>(document.size());
       if (tokenizer.kind() != "byte") characters += count_characters(document);
       tokens += static_cast<int64_t>(ids.size());
-      // A document's first token is given, not predicted: it doesn't count.
+      // A document's first token is not predicted, so its bytes don't count.
       bytes += static_cast<int64_t>(document.size()) - static_cast<int64_t>(tokenizer.decode({ids[0]}).size());
       parts.push_back(at::tensor(ids, at::kLong));
     }
@@ -107,7 +107,7 @@ Json evaluate(LanguageModel& model, const Text& text, const EvaluateOptions& bas
           {"tokens_per_second", static_cast<double>(result.tokens) / watch.seconds()}};
 }
 
-// Before any work is done, for all contexts.
+// Checks all contexts before any work is done.
 void check_contexts(const LanguageModel& model, EvalCommand& command, size_t marks) {
   const auto& config = model.config();
   if (command.contexts.empty()) command.contexts = {config.context > 0 ? config.context : 256};
@@ -152,7 +152,7 @@ void run_eval(EvalCommand& command) {
   std::cout << (command.json ? results.dump() + "\n" : table.text()) << std::flush;
 }
 
-// `eval --text FILE RUN` reads as if RUN were a text too.
+// CLI11 reads the RUN of `eval --text FILE RUN` as another text.
 void take_run_from_texts(EvalCommand& command) {
   if (!command.model->run.empty() || command.files.empty()) return;
   const std::string& last = command.files.back();
@@ -183,7 +183,7 @@ void add_eval_command(CLI::App& app) {
       "  cortado eval ppl --help     perplexity against context length, as a picture\n"
       "  cortado eval task --help    what a model has learned of a task");
   command->model = add_model_options(eval);
-  // Required of this form alone: CLI11 would want them of the subcommands too.
+  // Required for this form only: with required(), CLI11 would also require it for the subcommands.
   eval.get_option("run")->required(false);
   add_weights_option(eval, command->model->weights);
   add_cache_option(eval, command->model->kv_type);

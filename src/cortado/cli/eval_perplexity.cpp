@@ -1,4 +1,4 @@
-// cortado eval ppl: perplexity against context length, of several models.
+// cortado eval ppl: perplexity of several models by context length.
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -40,14 +40,14 @@ at::Tensor read_tokens(const PerplexityCommand& command, const std::string& text
   return at::tensor(std::vector<int32_t>(ids.begin(), ids.begin() + needed), at::kLong);
 }
 
-// Bytes of text that the predicted tokens stand for.
+// Returns the number of bytes of the predicted tokens' text.
 double predicted_bytes(const at::Tensor& tokens, int64_t first, const Tokenizer& tokenizer) {
   const auto predicted = tokens.slice(0, first).to(at::kInt).contiguous();
   const auto* data = predicted.const_data_ptr<int32_t>();
   return static_cast<double>(tokenizer.decode({data, data + predicted.numel()}).size());
 }
 
-// A line of the file of results, as far as it is read back.
+// The fields of a result that are read back.
 struct PerplexityPoint {
   std::string model;
   int64_t length;
@@ -60,7 +60,7 @@ std::vector<PerplexityPoint> points_of(const ResultFile& file) {
     JsonReader reader(result, "--out");
     const auto perplexity = reader.optional_number("perplexity", 0, std::numeric_limits<double>::max());
     points.push_back({reader.text("model"), reader.integer("length", 2, std::numeric_limits<int64_t>::max()),
-                      perplexity.value_or(HUGE_VAL)});  // JSON has no infinity: it is null there
+                      perplexity.value_or(HUGE_VAL)});  // JSON has no infinity and stores null
   }
   return points;
 }

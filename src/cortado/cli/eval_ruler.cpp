@@ -1,4 +1,4 @@
-// cortado eval ruler: RULER's questions about long texts, asked of several models.
+// cortado eval ruler: evaluates several models on RULER's questions about long texts.
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace {
 
 // A file that tasks take their texts from.
 struct RulerFile {
-  const char* key;      // of its hash in --out
-  const char* missing;  // what is said where a task needs it
+  const char* key;      // under which its hash is stored in --out
+  const char* missing;  // the error message if a task needs the file and it is not named
   std::string path = {};
 };
 
@@ -44,7 +44,7 @@ struct RulerCommand {
   }
 };
 
-// The tasks by their names here; all that the named files allow where none is asked for.
+// Normalises the tasks' names. Without --tasks, chooses all tasks whose files are named.
 void choose_tasks(RulerCommand& command) {
   for (std::string& name : command.request.tasks) name = ruler_kind(name).name;
   keep_first(command.request.tasks);
@@ -75,13 +75,13 @@ void print_json(const ResultFile& file, RulerCells cells) {
   std::cout << all.dump() << std::endl;
 }
 
-// A model's mean over the tasks that were asked at a length, RULER's total when these are all thirteen.
+// Adds each model's mean over the tasks at a length; this is RULER's total if all thirteen are there.
 void add_means(RulerCells& cells, std::set<RulerColumn>& columns) {
   std::map<int64_t, std::set<std::string>> tasks;
   for (const auto& [task, length] : columns) tasks[length].insert(task);
   for (const auto& [length, names] : tasks) {
     if (names.size() < 2) continue;
-    columns.emplace("~ mean", length);  // behind every task
+    columns.emplace("~ mean", length);  // sorts after all tasks
     for (auto& [model, row] : cells) {
       double total = 0;
       int64_t asked = 0;

@@ -1,4 +1,4 @@
-// cortado eval task: what a model that has learned a task answers to examples of it that it has not seen.
+// cortado eval task: scores a model that was trained on a task on new examples of it.
 #include <c10/core/InferenceMode.h>
 
 #include "cortado/base/progress.h"
@@ -22,7 +22,7 @@ struct EvalTask {
   std::shared_ptr<CommonOptions> common;
 };
 
-// Other examples than it has learned from may be longer, but are of the same kind.
+// Other examples may be longer than those trained on, but must be of the same kind.
 void check_fits(const ModelConfig& model, const TaskShape& shape) {
   const bool numbers = shape.vocabulary == 0;
   const auto fits = [](const char* what, int64_t of_task, int64_t of_model) {

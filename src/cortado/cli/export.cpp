@@ -1,4 +1,4 @@
-// cortado export: a run's model as a Hugging Face folder.
+// cortado export: writes a run's model as a Hugging Face folder.
 #include <filesystem>
 
 #include "cortado/cli/common.h"
@@ -10,7 +10,7 @@
 namespace cortado {
 namespace {
 
-// Writes the tokenizer into the folder, or says why not.
+// Writes the tokenizer into the folder. Returns "", or the reason if it cannot be written.
 std::string without_tokenizer(const ModelOptions& model, const std::string& folder) {
   if (!std::filesystem::exists(model.run + "/tokenizer")) return "the run has none";
   const auto tokenizer = model.tokenizer();

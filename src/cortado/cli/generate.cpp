@@ -1,4 +1,4 @@
-// cortado generate: a trained model goes on with a text.
+// cortado generate: continues a text with a trained model.
 #include "cortado/generate/generate.h"
 
 #include <c10/core/InferenceMode.h>
@@ -23,7 +23,7 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kChatTokens = 1000;  // of an answer at most, if nobody says otherwise
+constexpr int64_t kChatTokens = 1000;  // default length of a chat answer
 
 struct GenerateCommand {
   std::optional<std::string> prompt;
@@ -42,18 +42,18 @@ struct Report {
   double prompt_seconds = 0, decode_seconds = 0;
   Generated generated;
   std::string text;             // collected for --json only
-  std::vector<int32_t> tokens;  // likewise
-  bool cut = false;             // stopped before the prompt was read
-  bool line_open = false;       // what was printed doesn't end with a newline
-  int64_t refused = 0;          // lines of a conversation that were no text
+  std::vector<int32_t> tokens;  // also collected for --json only
+  bool cut = false;             // stopped while reading the prompt
+  bool line_open = false;       // the printed text does not end with a newline
+  int64_t refused = 0;          // lines of a conversation that were not UTF-8
 };
 
-// Says once that a model with softmax attention goes beyond what it was trained on.
+// Warns once when a model with softmax attention exceeds its training length.
 class ContextWarning {
  public:
   explicit ContextWarning(const Session& session) : session_(session), longest_(trained_context(session.model())) {}
 
-  // Before `tokens` more are read.
+  // Call this before reading `tokens` more tokens.
   void look(int64_t tokens) {
     if (!longest_ || session_.depth() + tokens <= *longest_) return;
     if (Ranks::world().first())
@@ -64,7 +64,7 @@ class ContextWarning {
 
  private:
   const Session& session_;
-  std::optional<int64_t> longest_;  // none: nothing to say, or said
+  std::optional<int64_t> longest_;  // none: no warning needed, or already given
 };
 
 std::string read_stdin() {
@@ -72,8 +72,7 @@ std::string read_stdin() {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
-// --prompt, --prompt-file (- is the standard input), or else the standard input, which a loaded state makes
-// unnecessary.
+// Returns --prompt, --prompt-file (- is standard input), or standard input, which is not read if a state is loaded.
 std::string read_prompt(const GenerateCommand& command) {
   if (command.prompt) return *command.prompt;
   if (command.prompt_file == "-") return read_stdin();
@@ -83,7 +82,7 @@ std::string read_prompt(const GenerateCommand& command) {
 
 double rate(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 
-// The run's tokenizer; none where it has none and numbers do.
+// Returns the run's tokenizer; null if it has none and the command only uses token numbers.
 std::shared_ptr<Tokenizer> tokenizer_of(const GenerateCommand& command) {
   const std::string& run = command.model->run;
   if (std::filesystem::exists(run + "/tokenizer")) return command.model->tokenizer();
@@ -129,7 +128,7 @@ void print_json(const Session& session, const Report& report) {
                      {"state_bytes", session.state_bytes()},
                      {"kv_cache_bytes", kv_cache_bytes(session)},
                      {"kv_cache_dtype", dtype_name(cache_type(session))}};
-  // A byte model may write what is not UTF-8.
+  // A byte-level model may generate text that is not UTF-8.
   std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
 
@@ -137,7 +136,7 @@ void load_state(Session& session, const GenerateCommand& command) {
   if (!command.load_state.empty()) session.load(command.load_state, command.model->memory->flags());
 }
 
-// What the model reads first: --prompt-tokens, or those of the text.
+// Returns the tokens to read first: --prompt-tokens, or those of the text.
 std::vector<int32_t> prompt_tokens(const Session& session, const GenerateCommand& command, Report& report) {
   if (!command.prompt_tokens.empty() || !session.tokenizer()) return command.prompt_tokens;
   const std::string prompt = read_prompt(command);
@@ -148,7 +147,7 @@ std::vector<int32_t> prompt_tokens(const Session& session, const GenerateCommand
   return begins ? encode_prompt(tokenizer, prompt) : tokenizer.encode(prompt);
 }
 
-// Where several processes read it together, process 0 has the prompt.
+// With several processes, process 0 has the prompt and all read it together.
 void read(Session& session, const GenerateCommand& command, ContextWarning& warning, Report& report) {
   const Ranks& ranks = Ranks::world();
   std::vector<int32_t> tokens;
@@ -167,7 +166,7 @@ void read(Session& session, const GenerateCommand& command, ContextWarning& warn
 }
 
 void write(Session& session, GenerateCommand& command, ContextWarning& warning, Report& report) {
-  const bool numbers = !session.tokenizer();  // written as --prompt-tokens takes them
+  const bool numbers = !session.tokenizer();  // token numbers are written in the form of --prompt-tokens
   if (!numbers) command.options.stop_tokens = session.tokenizer()->special().stops;
   command.options.on_token = [&](int32_t token) {
     warning.look(1);
@@ -186,15 +185,15 @@ void write(Session& session, GenerateCommand& command, ContextWarning& warning, 
     }
   });
   report.decode_seconds = watch.seconds();
-  // Not into files and pipes: the parts of a text that goes on from a state make up the whole.
+  // Only on a terminal: in files and pipes, texts that continue from a state must join seamlessly.
   if (report.line_open && isatty(STDOUT_FILENO)) std::cout << std::endl;
   if (!std::cout) throw Failure("[generate] the standard output can't be written to");
 }
 
-// The standard input's lines. Not std::getline, which a signal does not wake.
+// Reads lines from standard input. std::getline is not used because a signal does not interrupt it.
 class Lines {
  public:
-  // False at the end, and after Ctrl-C.
+  // Returns false at the end of the input and after Ctrl-C.
   bool next(std::string& line) {
     if (isatty(STDIN_FILENO)) std::cerr << "> " << std::flush;
     while (true) {
@@ -230,7 +229,7 @@ class Lines {
   bool ended_ = false;
 };
 
-// One question and its answer.
+// Asks one question and prints its answer.
 void exchange_words(Conversation& conversation, const std::string& question, const GenerateOptions& options,
                     Report& report) {
   const Stopwatch reading;
@@ -244,7 +243,8 @@ void exchange_words(Conversation& conversation, const std::string& question, con
   const Stopwatch writing;
   bool started = false;
   const auto generated = conversation.answer(options, [&](std::string_view text) {
-    while (!started && text.starts_with(' ')) text.remove_prefix(1);  // some templates have a space before the answer
+    // Some chat templates put a space before the answer.
+    while (!started && text.starts_with(' ')) text.remove_prefix(1);
     started = started || !text.empty();
     std::cout << text << std::flush;
   });
@@ -254,8 +254,8 @@ void exchange_words(Conversation& conversation, const std::string& question, con
   if (!std::cout) throw Failure("[chat] the standard output can't be written to");
 }
 
-// A conversation; with a prompt, its one question. Answers go to the standard output. Ctrl-C ends an answer; while a
-// line is waited for, it ends the conversation.
+// Runs a conversation, or asks one question if there is a prompt. Answers go to standard output. Ctrl-C ends an answer;
+// while waiting for a line, it ends the conversation.
 void talk(Session& session, GenerateCommand& command, ContextWarning& warning, Report& report) {
   load_state(session, command);
   GenerateOptions options = command.options;
@@ -275,7 +275,7 @@ void talk(Session& session, GenerateCommand& command, ContextWarning& warning, R
       continue;
     }
     exchange_words(conversation, line, options, report);
-    clear_interrupt();  // it ended the answer
+    clear_interrupt();  // it only ended the answer
   }
   if (isatty(STDIN_FILENO)) std::cerr << std::endl;
 }
@@ -308,7 +308,7 @@ void run_generate(GenerateCommand& command) {
     talk(session, command, warning, report);
   } else {
     read(session, command, warning, report);
-    if (!ranks.first()) return;  // what comes now is one process's
+    if (!ranks.first()) return;  // only one process generates
     write(session, command, warning, report);
   }
   if (report.cut) {

@@ -54,7 +54,7 @@ std::string word(const Json& object, const char* key) {
   return object.contains(key) && !object.at(key).is_null() ? plain(object.at(key)) : "";
 }
 
-// Where the data is told by its path, its name is all that others can use.
+// If the data are named by a path, shows only the file's name, which is all that others can use.
 std::string training(const Json& training) {
   if (!training.is_object() || !training.contains("steps")) return "";
   const std::string data = fs::path(word(training, "data")).filename().string();
@@ -75,7 +75,7 @@ std::string training(const Json& training) {
   return concat("## Data and training\n\n", table.markdown(), "\n");
 }
 
-// The validation losses of the run's log: the last one and the best.
+// Returns the best and the last validation loss of the run's log.
 Json validations(const std::string& run) {
   Json best, last;
   const std::string path = RunFolder{run}.metrics();

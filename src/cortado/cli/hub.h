@@ -1,5 +1,5 @@
-// A run as a folder for Hugging Face's hub: the model as transformers opens it once `cortado.transformers` is imported
-// (python/cortado), the tokenizer, and a README.md that says what it is.
+// Writes a run as a folder for Hugging Face's hub: the model in the form that transformers opens after `import
+// cortado.transformers` (python/cortado), the tokenizer, and a README.md that describes it.
 #pragma once
 
 #include <string>
@@ -9,21 +9,21 @@
 
 namespace cortado {
 
-// What `cortado describe --json` prints: sizes, layers ("mixers") and what they keep ("depths"); weights and states are
-// of `dtype`.
+// Returns the output of `cortado describe --json`: sizes, layers ("mixers") and state sizes ("depths"). Weights and
+// states are counted in `dtype`.
 Json describe_model(Backbone& model, at::ScalarType dtype);
-// Tables of it: equal neighbouring layers as one row; states beside KV caches.
+// Tables of that description: one row per group of equal neighbouring layers; states and KV caches by length.
 Table layer_table(const Json& description);
 Table depth_table(const Json& description);
 
 struct HubFolder {
-  std::string run;         // whose training log is told
-  std::string evaluation;  // a file of `cortado eval --json`, or ""
+  std::string run;         // the run whose training log is shown
+  std::string evaluation;  // a file written by `cortado eval --json`, or ""
   at::ScalarType dtype = at::kFloat;
 };
 
-// Writes config.json, model.safetensors, generation_config.json, tokenizer/ (where the run has one) and README.md into
-// `folder`, which exists.
+// Writes config.json, model.safetensors, generation_config.json, tokenizer/ (if the run has one) and README.md into the
+// existing folder `folder`.
 void write_hub_folder(LanguageModel& model, const HubFolder& options, const std::string& folder);
 
 }  // namespace cortado

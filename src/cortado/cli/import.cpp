@@ -1,4 +1,4 @@
-// cortado import: a pretrained model of another program becomes a run.
+// cortado import: makes a run from a pretrained model of another program.
 #include "cortado/cli/common.h"
 #include "cortado/cli/imported.h"
 

@@ -42,8 +42,8 @@ std::string cache_place() {
   return (cache.empty() ? home + "/.cache" : cache) + "/cortado/models";
 }
 
-// What a user would call the model: a file without its ending, a folder; of Hugging Face's own cache
-// (models--ORGANISATION--NAME/snapshots/COMMIT) the model's name.
+// Returns a name for the model: a file's name without its ending, a folder's name, or the model's name in Hugging
+// Face's cache (models--ORGANISATION--NAME/snapshots/COMMIT).
 std::string name_of(const fs::path& source) {
   if (!fs::is_directory(source)) return source.stem().string();
   const std::string model = source.parent_path().parent_path().filename().string();
@@ -53,14 +53,14 @@ std::string name_of(const fs::path& source) {
   return source.filename().string();
 }
 
-// A file by what changes when it does.
+// Identifies a file's version without reading it.
 Json stamp_of(const fs::path& file) {
   struct stat found{};
   fail_input_if(::stat(file.c_str(), &found) != 0, "[import] ", file.string(), " cannot be read");
   return Json::array({file.filename().string(), found.st_size, found.st_mtim.tv_sec, found.st_mtim.tv_nsec});
 }
 
-// What an import depends on: this program, and the source's files.
+// Returns what an import depends on: this program, and the source's files.
 Json stamp_of_source(const fs::path& source) {
   std::vector<fs::path> files = {source};
   if (fs::is_directory(source)) {
@@ -82,7 +82,7 @@ bool is_made(const std::string& run, const std::string& stamp, const Json& wante
   return Json::parse(read_file(stamp), nullptr, /*allow_exceptions=*/false) == wanted;
 }
 
-// Of one process at a time: the others wait, and find what it has made.
+// Only one process imports at a time; the others wait and use its result.
 class ImportLock {
  public:
   explicit ImportLock(const std::string& folder)
@@ -95,7 +95,7 @@ class ImportLock {
   Descriptor file_;
 };
 
-// The first byte that is no space; 0: none.
+// Returns the first byte that is not white space; 0 if there is none.
 char first_byte(const std::string& path) {
   std::ifstream file(path);
   char byte = 0;
@@ -109,7 +109,7 @@ bool is_foreign_config(const std::string& folder) {
   try {
     const Json config = folder_config(folder);
     return config.is_object() && config.contains("model_type") && config["model_type"] != kModelType;
-  } catch (const InputError&) {  // who reads it says what is wrong
+  } catch (const InputError&) {  // whoever reads the folder reports the error
     return false;
   }
 }

@@ -1,6 +1,6 @@
-// Pretrained models of other programs, as runs: where the user says, or in a folder of our own.
+// Makes runs from pretrained models of other programs, in a folder that the user names or in a cache folder.
 //
-//   CORTADO_CACHE   that folder; default $XDG_CACHE_HOME/cortado/models or ~/.cache/cortado/models
+//   CORTADO_CACHE   the cache folder; default $XDG_CACHE_HOME/cortado/models or ~/.cache/cortado/models
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,34 +15,35 @@
 
 namespace cortado {
 
-// Whether it is a GGUF file or the folder of a Hugging Face model, which `cortado import` reads.
+// Whether `path` is a GGUF file or a Hugging Face model's folder, which `cortado import` can read.
 bool is_pretrained(const std::string& path);
 
-// What a model has become: for the line that tells of it.
+// Facts about an imported model, for messages.
 struct Imported {
   int64_t layers = 0, parameters = 0, bytes = 0;
   bool tokenizer = false;
-  std::string no_chat = {};     // why it cannot chat here, though it was taught to
+  std::string no_chat = {};     // why a model with a chat template cannot chat here
   std::string summary() const;  // "30 layers, 134,515,008 parameters, 513.1 MiB"
 };
 
-// A pretrained model, opened and checked: its weights are not read yet.
+// A pretrained model, opened and checked, whose weights are not read yet.
 class ModelImport {
  public:
   explicit ModelImport(const std::string& source);
-  // A run in `out`, new or empty, with a progress bar. `dtype`: of the weights; none: their own.
+  // Writes a run to the folder `out`, which must be new or empty, and shows a progress bar. `dtype` is the type of the
+  // weights; none: their own.
   Imported write(const std::string& out, std::optional<at::ScalarType> dtype) const;
 
  private:
   std::string source_;
   PretrainedReader reader_;
-  std::shared_ptr<Tokenizer> tokenizer_;  // null: none
+  std::shared_ptr<Tokenizer> tokenizer_;  // null if there is none
   SamplingChoice sampling_;
 };
 
-// The run that a command is to open where a user has given `path`: the path itself; or, of a pretrained model, a run in our
-// own folder, which is made the first time, and again when the model's files, or this program, have changed. InputError:
-// neither of them.
+// Returns the run for a path that a user has given. A run's path is returned as it is. A pretrained model is imported
+// into the cache folder the first time, and again when its files or this program have changed. Throws InputError if the
+// path is neither.
 std::string run_of(const std::string& path);
 
 }  // namespace cortado

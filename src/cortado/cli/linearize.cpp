@@ -1,4 +1,4 @@
-// cortado linearize: a pretrained softmax model becomes one of linear time.
+// cortado linearize: converts a pretrained softmax model to linear time.
 #include "cortado/convert/linearize.h"
 
 #include <set>
@@ -24,7 +24,7 @@ struct LinearizeCommand {
   CLI::App* app = nullptr;
   LinearizeRequest request;
   std::string method;
-  Json settings = Json::object();  // options of methods that were given
+  Json settings = Json::object();  // the methods' options that were given
   std::optional<int64_t> tokens;
   std::optional<std::string> weights, from;
   std::optional<double> learning_rate;
@@ -39,13 +39,13 @@ void allow_only(const LinearizeCommand& command, const std::set<std::string>& al
   }
 }
 
-// Everything is as the conversion began; only where and how it computes may be said again.
+// Resuming keeps everything as it was; only the output folder and where to compute may be given.
 void check_resume(const LinearizeCommand& command) {
   allow_only(command, {"--out", "--resume", "--stop-at", "--quiet", "--threads", "--device", "--help"},
              "[--resume] goes on as it was");
 }
 
-// The mechanisms that a softmax layer can become, the usual one first.
+// Returns the mechanisms that can replace a softmax layer, the usual one first.
 std::vector<const Mechanism*> methods() {
   std::vector<const Mechanism*> found;
   for (const Mechanism* mechanism : mechanisms()) {
@@ -55,7 +55,7 @@ std::vector<const Mechanism*> methods() {
   return found;
 }
 
-// What was said of layers that have learned already.
+// Returns the given options that can still be changed after training.
 Json said_later(const LinearizeCommand& command) {
   Json said = Json::object();
   for (const Mechanism* method : methods()) {
@@ -66,7 +66,7 @@ Json said_later(const LinearizeCommand& command) {
   return said;
 }
 
-// What another conversion of the same weights learned, as it is.
+// Applies what another conversion of the same weights learned, without training.
 void apply(const LinearizeCommand& command) {
   std::set<std::string> allowed{"MODEL", "--checkpoint", "--from", "--out", "--overwrite", "--threads", "--help"};
   const Json said = said_later(command);
@@ -102,7 +102,7 @@ const Mechanism& chosen_method(const LinearizeCommand& command) {
   return method;
 }
 
-// Options that belong to one method are an error with the other.
+// Refuses options that belong to another method.
 void check_method(const LinearizeCommand& command) {
   const SoftmaxSubstitute& method = *chosen_method(command).substitute;
   std::set<std::string> others;
@@ -112,7 +112,7 @@ void check_method(const LinearizeCommand& command) {
   refuse(command, others, "does not go with --method " + command.method);
 }
 
-// Options of a stage that is left out would do nothing.
+// Refuses options of stages that do not run, because they would have no effect.
 void check_stages(const LinearizeCommand& command) {
   const LinearizePlan& plan = command.request.plan;
   const auto check = [&](int64_t tokens, const std::string& stage, const std::set<std::string>& options) {
@@ -133,7 +133,7 @@ Json mixer_settings(const LinearizeCommand& command) {
   return mixer;
 }
 
-// What --from's layers become.
+// Returns the conversion of --from, with the options that were given.
 Learned begun_with(const LinearizeCommand& command) {
   Learned learned = load_learned(*command.from);
   learned.conversion.mixer.update(said_later(command));
@@ -142,7 +142,7 @@ Learned begun_with(const LinearizeCommand& command) {
 
 bool said(const LinearizeCommand& command, const char* option) { return command.app->count(option) > 0; }
 
-// Whether a conversion that begins with --from has anything to find; else the file is applied as it is.
+// Whether a conversion with --from trains anything; if not, the file is applied as it is.
 bool trains(const LinearizeCommand& command) {
   const LinearizePlan& plan = command.request.plan;
   if (command.tokens.value_or(0) > 0 || plan.lora.tokens > 0 || plan.cross_entropy.tokens > 0) return true;
@@ -151,7 +151,7 @@ bool trains(const LinearizeCommand& command) {
   return learned.conversion.with_cache() && !have_scores(learned.weights);
 }
 
-// What the layers become: as the options say, or as in the file that is begun with.
+// Sets the conversion from the options, or from the file given by --from.
 void choose_conversion(LinearizeCommand& command) {
   LinearizePlan& plan = command.request.plan;
   if (command.from) {
@@ -248,7 +248,7 @@ void run_linearize(LinearizeCommand& command) {
     const Ranks& ranks = Ranks::world();
     ranks.agree([&] { complete_plan(command); });
     for (std::string* measured : {&request.plan.dtype, &request.plan.weights}) {
-      *measured = ranks.gather(*measured)[0];  // each may have found another to be fast
+      *measured = ranks.gather(*measured)[0];  // the processes may have measured different types to be faster
     }
   }
   request.stop = interrupt_requested;
@@ -323,7 +323,7 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
   number("--evaluation-examples", plan.evaluation_examples, "of --instructions: the first ones are to evaluate on");
 }
 
-// The stages after the first; none unless tokens are given.
+// Adds the options of the later stages, which only run if they are given tokens.
 void add_later_stages(CLI::App& app, LinearizeCommand& command) {
   const HelpGroup group(app, "Training by the next token");
   LinearizePlan& plan = command.request.plan;

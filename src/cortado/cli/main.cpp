@@ -1,4 +1,5 @@
-// cortado: the commands. Exit codes: 0 done, 1 the work failed, 2 bad usage or input, 130 stopped by Ctrl-C or SIGTERM.
+// The program's commands. Exit codes: 0 success, 1 the work failed, 2 bad usage or input, 130 or 143 stopped by Ctrl-C
+// or SIGTERM.
 #include <c10/util/Exception.h>
 
 #include <csignal>
@@ -37,7 +38,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?");
 }
 
-// The first word must be a command: CLI11 would only say that it didn't expect it.
+// Checks that the first word is a command, because CLI11 would only report that it did not expect it.
 void check_command(const CLI::App& app, const std::string& word) {
   const auto names = command_names(app);
   if (word.rfind('-', 0) == 0 || std::find(names.begin(), names.end(), word) != names.end()) return;
@@ -46,7 +47,7 @@ void check_command(const CLI::App& app, const std::string& word) {
   throw InputError(concat("unknown command \"", word, "\"", suggestion));
 }
 
-// A misspelt option: names the nearest one that the command has.
+// Explains a misspelt option by the nearest option that the command has.
 std::string explain(const CLI::App& app, const CLI::ExtrasError& error) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
@@ -68,8 +69,7 @@ constexpr AddCommand* kCommands[] = {
     add_linearize_command, add_mechanisms_command, add_doctor_command, add_sweep_command,
     add_task_command,      add_analyze_command,    add_serve_command,  add_bench_command};
 
-// For the test of the documents' commands (CORTADO_PARSE_ONLY): options are read as strictly as ever, but no command does
-// its work.
+// For the test of the commands in documents (CORTADO_PARSE_ONLY): parses options strictly, but runs no command.
 bool parses_only() { return std::getenv("CORTADO_PARSE_ONLY") != nullptr; }
 
 int run(int argc, char** argv) {
@@ -94,7 +94,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ExtrasError& error) {
     return complain(explain(app, error), kBadInput);
   } catch (const CLI::RuntimeError& error) {
-    return error.get_exit_code();  // a command that has said what happened and chooses its own code (130)
+    // The command has printed a message and chosen its exit code (130).
+    return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return complain(error.what(), kBadInput);
@@ -110,7 +111,7 @@ int run(int argc, char** argv) {
   return 0;
 }
 
-// What was written may still lie in a buffer, and a full disk shows only now.
+// Flushes the output, because a full disk may only show now.
 int check_output(int code) {
   std::cout.flush();
   if (code != 0 || (std::cout && std::fflush(stdout) == 0 && !std::ferror(stdout))) return code;
@@ -122,7 +123,7 @@ int check_output(int code) {
 
 // Called by program.cpp.
 extern "C" __attribute__((visibility("default"))) int cortado_main(int argc, char** argv) {
-  // A limit on files' size then is an error of write(), told in one line, like a full disk.
+  // Exceeding a limit on file sizes becomes an error of write(), reported in one line like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   return cortado::check_output(cortado::run(argc, argv));
 }

@@ -1,4 +1,4 @@
-// cortado mechanisms: what exists, with paper, equation, state and kernels.
+// cortado mechanisms: the list of mechanisms with paper, equation, state and kernels.
 #include <unistd.h>
 
 #include <limits>
@@ -38,13 +38,13 @@ void print_json() {
 
 // The rows of README.md's table.
 void print_markdown() {
-  Table table({"mixer", "forms", "state a layer (floats)", "source"});
+  Table table({"mixer", "forms", "state per layer (numbers)", "source"});
   for (const Mechanism* m : mechanisms()) table.add_row({concat("`", m->name, "`"), forms(*m), m->state, m->paper});
   std::cout << table.markdown();
 }
 
 Table wide_table() {
-  Table table({"mixer", "family", "forms", "kernel", "primitives", "floats of state a sequence", "paper"});
+  Table table({"mixer", "family", "forms", "kernel", "primitives", "state per layer (numbers)", "paper"});
   for (const Mechanism* m : mechanisms()) {
     table.add_row({m->name, m->family, forms(*m), kernels_of(*m),
                    m->primitives.empty() ? "none" : joined(m->primitives, ", "), m->state, m->paper});
@@ -53,12 +53,20 @@ Table wide_table() {
 }
 
 Table narrow_table() {
-  Table table({"mixer", "forms", "floats of state a sequence", "paper"});
+  Table table({"mixer", "forms", "state per layer (numbers)", "paper"});
   for (const Mechanism* m : mechanisms()) table.add_row({m->name, forms(*m), m->state, m->paper});
   return table;
 }
 
-// `columns` of a terminal that is too narrow for all of it; 0: no end.
+// The letters of Mechanism::state; README.md's table has the same legend.
+constexpr const char* kLegend =
+    "State sizes count the numbers of one layer for one sequence. T: tokens so far. D: width of the model. H: heads. "
+    "Hkv: key heads. d: width of a head. K, V: width of a key and of a value. F: features per head. L: latents (latte, "
+    "macchiato: of all heads together; luna: per head). M: slots per head. w: window. N: states per channel (s5: per "
+    "layer). E: inner width. Words are settings. Equations after a comma give defaults. The sizes of lolcats, lola and "
+    "mega are upper bounds. A short convolution that is off by default adds taps-1 numbers per channel.";
+
+// `columns` is the width of a terminal that is too narrow for the whole table; 0: unlimited.
 void print_text(int columns) {
   const auto print = [columns](const std::string& text) {
     for (const std::string& line : fold(text, columns > 0 ? columns : std::numeric_limits<int>::max())) {
@@ -68,7 +76,7 @@ void print_text(int columns) {
   std::cout << (columns > 0 ? narrow_table() : wide_table()).text(columns) << "\n";
   for (const Mechanism* m : mechanisms()) print(m->name + ": " + m->equation);
   std::cout << "\n";
-  print("T tokens, D width, H heads, d head size, Hkv key heads, L latents, w window.");
+  print(kLegend);
   print("Each has a reference, a chunked form for training and prefill, and (causal ones) a step of one token.");
   print(columns > 0 ? "There is more: family, kernels and primitives with --wide."
                     : "\"kernel\" names the primitives that a hand-written kernel computes; all else is ATen.");

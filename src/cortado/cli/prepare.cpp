@@ -1,4 +1,4 @@
-// cortado prepare: texts into memory-mapped token files.
+// cortado prepare: makes memory-mapped token files from texts.
 #include <memory>
 
 #include "cortado/base/human.h"
@@ -27,7 +27,7 @@ void print_summary(const std::string& directory) {
             << with_commas(dataset.tokenizer->vocabulary()) << "; written to " << directory << std::endl;
 }
 
-// Escapes that shells leave alone: separators are often blank lines.
+// Replaces escapes, which shells do not interpret: separators are often blank lines.
 std::string unescape(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -67,7 +67,7 @@ void add_prepare_command(CLI::App& app) {
   command->callback([options, quiet] {
     options->progress = !*quiet;
     options->document_separator = unescape(options->document_separator);
-    catch_interrupts();  // so that Ctrl-C leaves no half-written folder
+    catch_interrupts();  // Ctrl-C then leaves no half-written folder
     try {
       prepare_dataset(*options);
     } catch (const Failure& failure) {

@@ -1,12 +1,13 @@
-// The program itself: only what must be said before libtorch and its libgomp are loaded, which the commands come with.
+// The program itself. It only does what must happen before libtorch and its libgomp are loaded with the commands.
 #include <dlfcn.h>
 
 #include <cstdio>
 #include <cstdlib>
 
 int main(int argc, char** argv) {
-  // After its part of the work a thread of libgomp spins for milliseconds before it sleeps. Where others want the cores
-  // too, it spins while the thread it waits for has no core: training took eight times as long (scripts/waiting.py).
+  // After its part of the work, a libgomp thread spins for milliseconds before it sleeps. If other programs also use
+  // the cores, it may occupy the core that the thread it waits for needs: training took eight times as long
+  // (scripts/waiting.py).
   if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/0);
   void* commands = ::dlopen("libcortado_commands.so", RTLD_NOW);
   using Main = int (*)(int, char**);
@@ -16,8 +17,9 @@ int main(int argc, char** argv) {
     return 1;
   }
   const int code = main_of_commands(argc, argv);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these say what they found when a program ends
-  // All is written. At its end libtorch would take its operators back one by one, for a third of the time they took to come.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers report at exit
+  // All output is written. At exit libtorch would unregister its operators one by one, which takes a third of the time
+  // of their registration.
   std::fflush(nullptr);
   std::_Exit(code);
 #endif

@@ -1,4 +1,4 @@
-// cortado serve: models over HTTP, as OpenAI's API has it.
+// cortado serve: serves models over HTTP with OpenAI's API.
 #include <malloc.h>
 #include <sys/stat.h>
 
@@ -22,9 +22,9 @@
 namespace cortado {
 namespace {
 
-constexpr double kLastClients = 10;    // seconds that they have to read their answers
-constexpr double kTidySeconds = 10;    // between two times that free memory is given back
-constexpr double kQuietSeconds = 0.5;  // without work, after which it is given back at once
+constexpr double kLastClients = 10;    // seconds that clients have to read their answers at the end
+constexpr double kTidySeconds = 10;    // seconds between two returns of free memory to the system
+constexpr double kQuietSeconds = 0.5;  // seconds without work after which free memory is returned at once
 
 struct ServeCommand {
   std::shared_ptr<ModelOptions> model;
@@ -37,15 +37,15 @@ struct ServeCommand {
   HttpOptions http;
 };
 
-// A model to serve: its name, and what opens it.
+// A model to serve, with its name and options.
 struct Named {
   std::string name;
   ModelOptions options;
   SamplingChoice sampling;
-  std::shared_ptr<const CLI::App> app = {};  // whose options they are, if not the command's
+  std::shared_ptr<const CLI::App> app = {};  // owns the options, if they are not the command's
 };
 
-// "NAME=RUN", behind it that model's own options: "long=models/smollm2 --memory lola --cache 256".
+// Parses "NAME=RUN", followed by that model's own options: "long=models/smollm2 --memory lola --cache 256".
 Named read_named(const std::string& text, const ServeCommand& command) {
   const size_t equals = text.find('=');
   fail_input_if(equals == std::string::npos || equals == 0, "[serve] --model must be NAME=RUN, got \"", text, "\"");
@@ -64,7 +64,7 @@ Named read_named(const std::string& text, const ServeCommand& command) {
   Sampler{sampling.over({})};
   Named named{text.substr(0, equals), *own, sampling, app};
   const auto& common = *command.model;
-  // What has not been said of this model is as for all.
+  // Options that are not given for this model have the command's values.
   named.options.common = std::make_shared<CommonOptions>(*common.common);
   if (own->common->dtype) named.options.common->dtype = own->common->dtype;
   if (!own->weights) named.options.weights = common.weights;
@@ -112,15 +112,15 @@ ServedModel open(const Named& named) {
   return served;
 }
 
-// Behind a thread that ends: one that has computed keeps OpenMP's threads for itself, and where there are more of them
-// than CPUs, those of the engine sleep between two of its operations (a token takes twice as long).
+// Runs in a thread that then ends. A thread that has computed keeps its OpenMP threads; if there are more of these than
+// CPUs, the engine's threads sleep between operations, and a token takes twice as long.
 std::vector<ServedModel> open_all(const std::vector<Named>& models) {
   std::vector<ServedModel> served;
   for (const Named& named : models) served.push_back(open(named));
   return served;
 }
 
-// A line a key; empty ones and what begins with # do not count.
+// Reads one key per line. Skips empty lines and lines that begin with #.
 std::vector<std::string> read_keys(const std::string& path) {
   std::vector<std::string> keys;
   std::istringstream lines(read_file(path));
@@ -141,7 +141,7 @@ void warn_of_openness(const HttpOptions& http) {
   }
 }
 
-// Where it listens, and what a browser, a program and a person find there.
+// Prints the server's addresses and models.
 void introduce(const HttpServer& server, const std::vector<ServedModel>& served, bool page) {
   std::string models;
   for (const ServedModel& it : served) {
@@ -158,15 +158,15 @@ void introduce(const HttpServer& server, const std::vector<ServedModel>& served,
   std::cout << "\n  API     " << server.address() << "/v1, as OpenAI's\n  models  " << models << std::endl;
 }
 
-// Waits until `over`, at most so long; whether it came.
+// Waits until `over`, at most `seconds`. Returns `over`.
 bool wait_for(const std::atomic<bool>& over, double seconds) {
   const Stopwatch waited;
   while (!over && waited.seconds() < seconds) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return over;
 }
 
-// Gives back what lies free between what is in use, soon after the last answer or large body and now and then before:
-// of states, answers and bodies of all sizes that come and go, it becomes more for hours.
+// Returns free memory to the system, shortly after the last answer or large body and sometimes in between. States,
+// answers and bodies of all sizes fragment the heap, which would otherwise grow for hours.
 void tidy_until(const std::function<bool()>& over, const Engine& engine, HttpServer& server) {
   bool untidy = false;
   for (Stopwatch tidied, quiet; !over();) {
@@ -185,7 +185,7 @@ void tidy_until(const std::function<bool()>& over, const Engine& engine, HttpSer
   }
 }
 
-// Until Ctrl-C or SIGTERM.
+// Serves until Ctrl-C or SIGTERM.
 void serve(Engine& engine, HttpServer& server, double drain_seconds) {
   std::atomic<bool> over = false;
   std::thread listening([&] {
@@ -205,7 +205,8 @@ void serve(Engine& engine, HttpServer& server, double drain_seconds) {
   }
   while (!server.running() && !over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   server.stop();
-  // A client that sends, or reads, a byte now and then must not hold it up. All that is to stay has been written.
+  // A client that sends or reads a byte from time to time must not delay the end. Everything that must be kept has been
+  // written.
   if (!wait_for(over, kLastClients)) {
     std::cerr << "some clients are still connected" << std::endl;
     std::_Exit(0);
@@ -213,20 +214,21 @@ void serve(Engine& engine, HttpServer& server, double drain_seconds) {
   listening.join();
 }
 
-// Memory that libraries would hold for a long time to come.
+// Limits memory that libraries would hold for a long time.
 void hold_little() {
 #ifdef __GLIBC__
-  ::mallopt(M_ARENA_MAX, 1);  // one heap for all threads: of other ones the end, of up to 64 MiB, is never given back
+  // One heap for all threads: glibc never returns the ends of the others, up to 64 MiB each.
+  ::mallopt(M_ARENA_MAX, 1);
 #endif
-  // oneDNN and what torch calls it by keep what they made for the last 1,024 shapes of a product, 0.4 MB each, and every
-  // length of a prompt is some.
+  // oneDNN and torch cache objects for the last 1,024 shapes of a product, 0.4 MB each, and every length of a prompt
+  // has several shapes.
   for (const char* name : {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"}) {
     ::setenv(name, "128", /*overwrite=*/0);
   }
 }
 
 void run_serve(ServeCommand& command) {
-  ::umask(S_IRWXG | S_IRWXO);  // what it keeps are conversations: files of nobody else's
+  ::umask(S_IRWXG | S_IRWXO);  // conversations must not be readable by other users
   hold_little();
   const auto models = models_of(command);
   if (!command.key_file.empty()) command.http.keys = read_keys(command.key_file);

@@ -57,7 +57,7 @@ std::unique_ptr<ResultFile> open_results(const std::string& path) {
   return file;
 }
 
-// Of one process.
+// Opens a model in one process.
 static OpenModel open_alone(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file) {
   const ModelOptions options = models.model(index);
   OpenModel opened{models.names()[index], options.open(), options.tokenizer()};

@@ -1,4 +1,4 @@
-// What the evaluations of several models share.
+// Shared by the evaluations of several models.
 #pragma once
 
 #include <algorithm>
@@ -14,33 +14,32 @@ namespace cortado {
 
 struct SeveralModels {
   std::vector<std::string> runs;
-  std::string label;  // the name of the only one
-  std::string out;    // the file of results; empty: none
+  std::string label;  // name of the model; only with a single model
+  std::string out;    // file of results; empty: none
   std::shared_ptr<ModelOptions> options;
 
-  // The last parts of the paths, or the whole paths where two of these are alike; or the label. InputError: a label
-  // for several models, a model twice.
+  // Returns the models' names: the last parts of their paths, or whole paths if these are ambiguous; or the label.
+  // Throws InputError if there is a label for several models, or if a model is named twice.
   std::vector<std::string> names() const;
-  // ModelOptions::find() of each; InputError: what all of them will be refused for that can be seen without reading
-  // weights.
+  // Calls find() of each model's options. Throws InputError for every error that can be found without reading weights.
   void check();
-  ModelOptions model(size_t index) const;  // runs[index], with everything that is common
+  ModelOptions model(size_t index) const;  // the common options for runs[index]
 };
 
-// Adds the positional MODEL..., --label, --out and what add_model_options adds.
+// Adds the positional MODEL..., --label, --out, and the options of add_model_options.
 std::shared_ptr<SeveralModels> add_several_models(CLI::App& command);
 
-// The file of results: process 0's, which alone writes it, with what it holds; of the other processes in memory.
+// Opens the file of results in process 0, which alone writes it. The other processes get its contents in memory.
 std::unique_ptr<ResultFile> open_results(const std::string& path);
 
-// Opens runs[index], after check(), in every process the same; says so where it was not trained to look back over `longest` tokens. InputError
-// when `file` has results of another model, or of another --dtype, by that name.
+// Opens runs[index], after check(), in every process. Warns if the model was not trained to look back over `longest`
+// tokens. Throws InputError if `file` has results under this name that another model, or another --dtype, has given.
 OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, ResultFile& file);
 
-// InputError: options of `eval` itself, which its subcommand `name` would not see.
+// Throws InputError for options given to `eval` itself, which its subcommand `name` would not see.
 void refuse_outer_options(const CLI::App& eval, const std::string& name);
 
-// Leaves out what is in a list for the second time.
+// Removes repeated items from a list.
 template <class Item>
 void keep_first(std::vector<Item>& items) {
   std::vector<Item> found;
@@ -50,10 +49,10 @@ void keep_first(std::vector<Item>& items) {
   items = found;
 }
 
-// The models that the results of `file` are of, in the order of their first results.
+// Returns the models that have results in `file`, in the order of their first results.
 std::vector<std::string> models_in(const ResultFile& file);
 
-// Ends the program if Ctrl-C or SIGTERM came, saying where the results are.
+// Ends the program after Ctrl-C or SIGTERM, and prints where the results are.
 void stop_if_interrupted(const SeveralModels& models);
 
 }  // namespace cortado

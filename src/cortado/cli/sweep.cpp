@@ -1,4 +1,4 @@
-// cortado sweep: many runs from one file, and what they found.
+// cortado sweep: trains many runs described by one file, and shows the results.
 #include "cortado/sweep/sweep.h"
 
 #include <signal.h>
@@ -42,7 +42,7 @@ struct SweepOptions {
   }
 };
 
-// "2/8" -> 1, 8.
+// Converts "2/8" to 1, 8.
 std::pair<int64_t, int64_t> shard_of(const std::string& text) {
   if (text.empty()) return {0, 1};
   int64_t number = 0, count = 0;
@@ -52,8 +52,8 @@ std::pair<int64_t, int64_t> shard_of(const std::string& text) {
   return {number - 1, count};
 }
 
-// One run. Started by a sweep, which has claimed it, it ends with it, even if that is killed; else it has a claim of its
-// own. What has ended already is only printed.
+// Trains one run. If a sweep has started it (--claimed), the sweep has the claim, and the run ends with the sweep even
+// if that is killed. Otherwise it takes a claim of its own. A finished run is only printed.
 void run_only(const SweepOptions& options, const SweepPlan& plan) {
   const SweepRun& run = plan.run(options.only);
   const SweepPlace place{options.folder(plan)};
@@ -77,7 +77,7 @@ void run_only(const SweepOptions& options, const SweepPlan& plan) {
   if (result) std::cout << result->dump(2) << std::endl;
 }
 
-// A task whose data set is in a folder that the config doesn't name may be right elsewhere.
+// A missing data set is only an error if the config names its folder: it may exist on the machine that trains.
 void check_task(const Json& task) {
   try {
     open_task(task, "task");
@@ -86,11 +86,11 @@ void check_task(const Json& task) {
   }
 }
 
-// Every run by its id, and whether its config can be one.
+// Lists every run and checks its config.
 void list_runs(const SweepOptions& options, const SweepPlan& plan) {
   Json rows = Json::array();
   bool good = true;
-  std::set<std::string> tasks;  // that can be
+  std::set<std::string> tasks;  // tasks that have passed the check
   for (const SweepRun& run : plan.runs) {
     Json row = {{"id", run.id}, {"config", run.config}};
     try {
@@ -129,7 +129,7 @@ std::vector<Estimate> estimates(const SweepOptions& options, const SweepPlan& pl
   return estimate_runs(plan.runs, training, [&](int64_t done) { bar.update(done); });
 }
 
-// The runs or commands, what they read, and how long that takes here.
+// Prints the runs or commands, the tokens that they read, and their time on this machine.
 void print_plan(const SweepOptions& options, const SweepPlan& plan) {
   catch_interrupts();
   const std::vector<Estimate> costs = estimates(options, plan);
@@ -171,7 +171,7 @@ void print_plan(const SweepOptions& options, const SweepPlan& plan) {
   std::cout << std::endl;
 }
 
-// What decides the results, as options: ["--scale", "laptop", ...].
+// Returns the options that determine the results: ["--scale", "laptop", ...].
 std::vector<std::string> words_of(const SweepOptions& options) {
   std::vector<std::string> words;
   const auto add = [&](const char* flag, const std::string& value) {
@@ -183,10 +183,10 @@ std::vector<std::string> words_of(const SweepOptions& options) {
   return words;
 }
 
-// This command as it was given, for its processes: without what is theirs to say, and with `threads` each.
+// Returns this command for a sweep's processes, without options that each process sets itself, and with `threads` each.
 std::vector<std::string> own_command(const SweepOptions& options, const SweepPlan& plan, int64_t threads) {
   std::vector<std::string> command = words_of(options);
-  // One of several processes runs inside of Python, which names the program.
+  // With torchrun the program is Python, which names the actual program here.
   const char* named = std::getenv("CORTADO_PROGRAM");
   const std::string program = named ? named : std::filesystem::read_symlink("/proc/self/exe").string();
   command.insert(command.begin(), {program, "sweep", options.file, "--out", options.folder(plan)});
@@ -203,8 +203,8 @@ void report(const SweepOptions& options, const SweepPlan& plan, const SweepResul
   }
 }
 
-// Several processes share the runs as several machines would, by claims: each takes what nobody has, and process 0 ends
-// last. Their own processes are not of the group.
+// Several processes share the runs by claims, as several machines would: each takes the next free run, and process 0
+// ends last. The processes that they start are not part of the group.
 void share_out(SweepRequest& request) {
   const Ranks& ranks = Ranks::world();
   if (!ranks.several()) return;
@@ -292,7 +292,7 @@ void add_sweep_command(CLI::App& app) {
          CLI::PositiveNumber);
   command.add_option("--shard", options->shard, "only every N-th run, from the I-th on")->type_name("I/N");
   command.add_option("--only", options->only, "one run, in this process, by its id")->type_name("ID");
-  command.add_flag("--claimed", options->claimed)->group("");  // for the processes of a sweep
+  command.add_flag("--claimed", options->claimed)->group("");  // used by a sweep's own processes
   command.add_flag("--list", options->list, "print the runs and check their configs");
   command.add_flag("--dry-run", options->dry, "print the runs, their tokens and their hours on this machine");
   command.add_flag("--table", options->table, "run nothing: put together what has been found so far");

@@ -1,4 +1,4 @@
-// cortado task: what the tasks that models can be trained on look like.
+// cortado task: shows the tasks that models can be trained on.
 #include "cortado/base/files.h"
 #include "cortado/base/table.h"
 #include "cortado/cli/common.h"

@@ -1,4 +1,4 @@
-// cortado train: a model from a config and a text.
+// cortado train: trains a model from a config and a text.
 #include <filesystem>
 
 #include "cortado/base/human.h"
@@ -20,7 +20,7 @@ struct TrainOptions {
   std::shared_ptr<CommonOptions> common;
 };
 
-// Adapters of this rank, at the rate that is usual for them where the config names none.
+// Sets the adapters' rank, and their usual learning rate unless the config names one.
 void start_lora(Json& config, int64_t rank) {
   apply_setting(config, concat("training.lora.rank=", rank));
   if (config["training"].contains("learning_rate")) return;
@@ -28,7 +28,8 @@ void start_lora(Json& config, int64_t rank) {
   apply_setting(config, "training.minimum_rate=1e-5");
 }
 
-// The config after --set, --steps, --seed and --dtype; null for the run's own (--resume without any of them).
+// Returns the config after --set, --steps, --seed and --dtype; null for --resume without any of these, which uses the
+// run's own.
 Json effective_config(const TrainOptions& options, std::string& name) {
   const bool changed =
       !options.settings.empty() || options.steps || options.lora || options.common->seed || options.common->dtype;
@@ -37,11 +38,11 @@ Json effective_config(const TrainOptions& options, std::string& name) {
     if (!changed) return nullptr;
     name = RunFolder{options.request.out}.config();
   }
-  // A run in place of a config: its model, its weights.
+  // CONFIG may be a run: training starts from its model and weights.
   name = run_of(name);
   const bool base = std::filesystem::is_directory(name);
   Json config = read_json_file(base ? RunFolder{name}.config() : name);
-  if (base) apply_setting(config, "training.base=" + Json(name).dump());  // a text, even "123"
+  if (base) apply_setting(config, "training.base=" + Json(name).dump());  // quoted, so that "123" stays a text
   if (options.lora) start_lora(config, *options.lora);
   for (const std::string& setting : options.settings) apply_setting(config, setting);
   if (options.steps) apply_setting(config, concat("training.steps=", *options.steps));
@@ -53,7 +54,7 @@ Json effective_config(const TrainOptions& options, std::string& name) {
 std::string data_of(const TrainOptions& options) {
   const Json& config = options.request.config;
   if (!options.request.data.empty() || config.is_null() || options.resume)
-    return options.request.data;  // a run keeps its data
+    return options.request.data;  // a resumed run keeps its data
   const auto training = config.find("training");
   const bool named =
       training != config.end() && training->is_object() && training->contains("data") && (*training)["data"] != "";

@@ -20,17 +20,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kWidthStep = 8;  // feed-forward widths are multiples of it
+constexpr int64_t kWidthStep = 8;  // feed-forward widths are multiples of this
 constexpr double kParameterTolerance = 0.05;
 
 int64_t parameter_count(const Json& config, const std::string& name) {
   return LanguageModel(ModelConfig::from_json(config, name)).parameter_count();
 }
 
-// What one mixer's run needs.
+// The run of one mixer.
 struct Contender {
   Json config;
-  Json row;  // what table.json has of it
+  Json row;  // its row of table.json
 };
 
 Json with_width(Json config, int64_t width) {
@@ -38,8 +38,8 @@ Json with_width(Json config, int64_t width) {
   return config;
 }
 
-// The contender of `mixer`, with the feed-forward that brings its parameters nearest to `target` (they grow linearly
-// with it).
+// Makes the contender of `mixer`. Its feed-forward width brings the parameter count, which is linear in the width,
+// nearest to `target`.
 Contender make_contender(const Json& config, const std::string& mixer, int64_t target) {
   Contender result;
   const auto count = [&](int64_t width) { return parameter_count(with_width(config, width), mixer); };
@@ -77,7 +77,7 @@ void say(const CompareRequest& request, const std::string& line) {
   if (request.progress) std::cout << line << std::endl;
 }
 
-// A comparison is a sweep over mixers, in this process, each run named as its mixer.
+// A comparison is a sweep over mixers in this process. Each run has its mixer's name.
 SweepPlan plan_of(const CompareRequest& request, const std::vector<Contender>& contenders) {
   SweepPlan plan;
   plan.name = "compare";
@@ -89,7 +89,7 @@ SweepPlan plan_of(const CompareRequest& request, const std::vector<Contender>& c
   return plan;
 }
 
-// Adds the losses at 4 and 16 times the training length to a finished run's result. False: stopped.
+// Adds the losses at 1, 4 and 16 times the training length to a finished run's result. Returns false if stopped.
 bool measure_lengths(const CompareRequest& request, const Dataset& data, int64_t context, const SweepRun& run,
                      Json& result) {
   const SweepPlace place{request.out};
@@ -103,7 +103,7 @@ bool measure_lengths(const CompareRequest& request, const Dataset& data, int64_t
   return true;
 }
 
-// Trains one contender, or goes on where an earlier call was stopped, and takes its losses. False: stopped again.
+// Trains one contender, or resumes it, and evaluates its losses. Returns false if stopped.
 bool run_contender(const CompareRequest& request, const Dataset& data, const TrainingOptions& options,
                    const SweepPlan& plan, Contender& contender) {
   const SweepRun& run = plan.run(contender.row["mixer"].get<std::string>());
@@ -135,7 +135,7 @@ std::string short_count(int64_t tokens) {
   return tokens >= 1024 && tokens % 1024 == 0 ? concat(tokens / 1024, "K") : std::to_string(tokens);
 }
 
-// Of those that were trained. False: stopped.
+// Measures the contenders that were trained. Returns false if stopped.
 bool measure_speeds(const CompareRequest& request, const Dataset& data, const TrainingOptions& options,
                     const SweepPlan& plan, Json& rows) {
   say(request, "measuring speeds");

@@ -1,4 +1,4 @@
-// One model, one budget, several mixers: which learns best, and what does each cost?
+// Trains one model with several mixers on one budget, and compares what they learn and what they cost.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,41 +12,44 @@
 
 namespace cortado {
 
-// The mixers that a comparison knows: every causal mechanism, and Macchiato's variants, in the registry's order.
+// Returns the mixers that can be compared: every causal mechanism and its variants, in the registry's order.
 std::vector<std::string> comparable_mixers();
-// The config's "mixer" object of one, with `latents` where it has latents; InputError names the nearest, and refuses one
-// that has no causal form unless that is asked for.
+// Returns the config's "mixer" object for one mixer; `latents` applies to mixers with latents. Throws InputError with
+// the nearest name for an unknown mixer, and, if `causal`, for one without a causal form.
 Json mixer_settings(const std::string& name, int64_t latents, bool causal = true);
-// The config with that mixer in every layer, and positions that it uses (see CompareRequest::bare).
+// Returns the config with that mixer in every layer, and with positions that the mixer uses (see CompareRequest::bare).
 Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, bool bare = false);
 
 struct CompareRequest {
   Json config;  // a model's config with "training"; its mixer is replaced
   std::string config_name, data;
-  std::string said = {};  // the command as a person gives it: kept in OUT/sweep.json
-  std::string out;        // a sweep's folder: OUT/runs/MIXER/ each mixer's run; OUT/table.{md,json} the result
+  // The command line, recorded in OUT/sweep.json.
+  std::string said = {};
+  // A sweep's folder: OUT/runs/MIXER/ holds each mixer's run, OUT/table.{md,json} the result.
+  std::string out;
   std::vector<std::string> mixers;
-  // Mixers that see no order (Mechanism::orderless) without any positions; otherwise with sinusoidal ones where the
-  // config has none that they use.
+  // If true, mixers that see no order (Mechanism::orderless) get no positions. If false, they get sinusoidal ones,
+  // unless the config has positions that they use.
   bool bare = false;
-  std::vector<int64_t> depths = {256, 4096, 65536};  // tokens before the ones that decoding is timed at
+  std::vector<int64_t> depths = {256, 4096, 65536};  // decoding is timed after this many tokens
   at::Device device = at::kCPU;
   std::function<bool()> stop;
   bool progress = true;
 };
 
 struct Comparison {
-  bool done = false;  // false: stopped; the same request goes on, and finished runs are not redone
-  // One object a mixer, with a "message" in place of numbers where its run failed: its name; the width of its feed-forward, chosen so that parameters agree; its parameters; the
-  // losses in nats a token on the validation split after the last step, at the training length and ("loss_4x",
-  // "loss_16x") with the same weights at 4 and 16 times that; tokens a second in training, and decoding one sequence at
-  // each depth; and bytes of state at each. What an interrupted comparison hasn't measured is not there.
+  bool done = false;  // false: stopped; the same request resumes it without redoing finished runs
+  // One object per mixer; a failed run has a "message" in place of the numbers. The fields: the name; the width of the
+  // feed-forward, chosen to equalise parameter counts; the parameters; the losses in nats per token on the validation
+  // split after the last step, at the training length and, with the same weights, at 4 and 16 times that ("loss_4x",
+  // "loss_16x"); tokens per second in training, and in decoding one sequence at each depth; bytes of state at each
+  // depth. Fields that an interrupted comparison has not measured are missing.
   Json rows = Json::array();
 };
 
-// Trains each mixer's model on the same crops in the same order, for the same steps. The feed-forward of each is
-// widened or narrowed so that its parameters come nearest to the softmax model's; more than 5 % off is an InputError.
-// Speeds are measured at the end, all mixers in turns, since a machine's speed drifts by more than mixers differ.
+// Trains each mixer's model on equal crops in equal order for equal numbers of steps. Each feed-forward's width brings
+// the parameter count nearest to the softmax model's; a difference above 5 % throws InputError. Speeds are measured at
+// the end with the mixers taking turns, because a machine's speed drifts by more than mixers differ.
 Comparison compare(const CompareRequest& request);
 
 Table comparison_table(const Json& rows, const CompareRequest& request);

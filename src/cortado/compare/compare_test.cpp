@@ -9,7 +9,7 @@
 namespace cortado {
 namespace {
 
-// The settings of every comparable mixer build it, at the width of configs/compare.json.
+// The settings of every comparable mixer are valid at the width of configs/compare.json.
 TEST(Compare, KnowsSettingsOfEveryMixer) {
   MixerContext context;
   context.dim = 128;
@@ -43,7 +43,7 @@ TEST(Compare, MixersWithoutOrderGetPositions) {
   }
 }
 
-// Two tokens in either order before the last one: what sees no order gives the same there.
+// Swaps two tokens before the last one: the last output of an orderless mixer does not change.
 TEST(Compare, OrderlessMixersAreThose) {
   at::manual_seed(1);
   MixerContext context{.dim = 16, .heads = 2};

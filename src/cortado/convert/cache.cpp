@@ -14,9 +14,10 @@ namespace {
 
 constexpr int64_t kMostStatements = 12;
 constexpr double kRidge = 1e-3, kNearFloor = 1e-3, kFarFloor = 0.1;
-constexpr int64_t kLargest = 4;  // weights of the text's queries that a pair's worth is the mean of
+constexpr int64_t kLargest = 4;  // a pair's worth for fading is the mean of this many weights
 
-// A: a word, N: a number, H: one in hexadecimal digits. None is a form of RULER's or of another test of recall.
+// A stands for a word, N for a number, H for six hexadecimal digits. No form is taken from RULER or another test of
+// recall.
 const std::vector<std::string> kForms = {"Remember that the number of A is N.",
                                          "A lives at house N.",
                                          "My A has the registration N, do not forget it.",
@@ -82,7 +83,7 @@ Reminders::Reminders(std::shared_ptr<const Chunks> text, const Tokenizer& tokeni
   try {
     for (const std::string& form : kForms) writes_ = writes_ && tokenizer_.decode(tokenizer_.encode(form)) == form;
   } catch (const InputError&) {
-    writes_ = false;  // a character that it has not seen
+    writes_ = false;  // a character that the tokenizer does not know
   }
 }
 
@@ -125,7 +126,8 @@ Reminders::Text Reminders::text(int64_t number) const {
   int64_t tokens = 0;
   for (int64_t i = 0, count = 1 + static_cast<int64_t>(random.below(kMostStatements, n)); i < count; ++i) {
     const auto next = statement(random, number, i + 1);
-    if (const auto more = static_cast<int64_t>(next.size()); 8 * (tokens + more) <= length) {  // said twice: a quarter
+    // statements, each said twice, take at most a quarter
+    if (const auto more = static_cast<int64_t>(next.size()); 8 * (tokens + more) <= length) {
       said.push_back(next);
       tokens += more;
     }
@@ -153,19 +155,20 @@ Reminders::Text Reminders::text(int64_t number) const {
 
 namespace {
 
-// What a layer has of a text, of the pairs that enough later queries follow.
+// A layer's observations on one text, for the pairs that enough later queries follow.
 struct Note {
   Tensor x;     // [n,D]
-  Tensor near;  // [Hkv,n]: of the largest weights that the text's queries give a pair, the mean
-  // Without reminders there is none of these.
-  Tensor far = {};     // [n]: the largest that a reminder's query gives the pair, of all heads
-  Tensor recall = {};  // [Hkv]: the largest that such a query gives to any but the first, on average
+  Tensor near;  // [Hkv,n]: the mean of the largest weights that the text's queries give a pair
+  // Undefined if the text has no reminders:
+  Tensor far = {};  // [n]: the largest weight that a reminder's query gives the pair, over all heads
+  // [Hkv]: the largest weight that such a query gives to a pair other than the first; the mean over these queries
+  Tensor recall = {};
 };
 
 Note note_of(const Tensor& x, const CacheStudent::LookBack& found, int64_t reminded) {
   const Tensor weights = found.weights[0];  // [Hkv,T,T]
   const int64_t tokens = weights.size(2), text = tokens - reminded;
-  const int64_t usable = tokens - found.behind - found.behind / 3;  // of a later pair too few queries are there
+  const int64_t usable = tokens - found.behind - found.behind / 3;  // later pairs have too few queries after them
   fail_input_if(usable <= 0, "[--context] sequences of ", tokens,
                 " tokens are too short for a cache to learn from: hardly a pair leaves the window");
   const Tensor seen = weights.narrow(2, 0, usable);
@@ -178,10 +181,10 @@ Note note_of(const Tensor& x, const CacheStudent::LookBack& found, int64_t remin
   return note;
 }
 
-// The sums that a layer's regressions need.
+// The sums for the regressions of one layer.
 class Regression {
  public:
-  // `far`: the largest of all layers'.
+  // `far` is the largest over all layers.
   void add(const Note& note, const Tensor& far) {
     const Tensor given = note.x.to(at::kCPU, at::kDouble);
     const Tensor features = at::cat({given, at::ones({given.size(0), 1}, given.options())}, 1);
@@ -225,7 +228,7 @@ class Regression {
 
  private:
   Tensor squares_, products_, wanted_squares_;
-  Tensor recall_;  // sums of the key heads, and the number of texts
+  Tensor recall_;  // sums per key head, and the number of texts
 };
 
 }  // namespace

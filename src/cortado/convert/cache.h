@@ -1,4 +1,4 @@
-// What the caches of a conversion keep: the score of a pair, learned from what softmax attention looks back to.
+// Learns the scores of a conversion's caches from the weights that softmax attention later gives to pairs.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,16 @@
 
 namespace cortado {
 
-// Text in which something is worth being remembered: statements ("The train to Lima leaves from platform 5.") at random
-// places of its first part, and again, in another order, at its end. Of a tokenizer that cannot write them the statements
-// are stretches of the text. None where the text is too short.
+// Texts in which something is worth remembering: statements ("The train to Lima leaves from platform 5.") stand at
+// random positions of the first part and are repeated, in another order, at the end. If the tokenizer cannot write
+// them, stretches of text take their place. Short texts get none.
 class Reminders {
  public:
   Reminders(std::shared_ptr<const Chunks> text, const Tokenizer& tokenizer, uint64_t seed);
 
   struct Text {
-    Tensor tokens;         // int64 [1, the chunks' length]
-    int64_t reminded = 0;  // the last so many say again what was said
+    Tensor tokens;         // int64 [1, length of a chunk]
+    int64_t reminded = 0;  // the number of tokens at the end that repeat statements
   };
   Text text(int64_t number) const;
 
@@ -35,20 +35,22 @@ class Reminders {
   bool writes_ = true;
 };
 
-// What was found for a layer.
+// The scores learned for one layer.
 struct CacheLesson {
   int64_t layer = 0;
-  Tensor weight, bias;             // of the scores: [2 Hkv,D], [2 Hkv]
-  double lasting = 0, fading = 0;  // of the variance of what the scores stand for, what they explain
-  // Of a key head: the largest weight that a reminder's token gives to one far back but the first, on average.
+  Tensor weight, bias;             // the scores' maps: [2 Hkv,D], [2 Hkv]
+  double lasting = 0, fading = 0;  // share of the targets' variance that each score explains
+  // Per key head: the largest weight that a reminder's token gives to a far pair other than the first; the mean over
+  // these tokens.
   std::vector<double> recall;
 };
 
-// Both scores are ridge regressions on the layer's input, of what softmax attention looks back to from where a pair is not
-// exact without a cache. What lasts: log(0.1 + the largest weight that a reminder's query gives to the pair's token, in any
-// head of any layer). What fades: log(0.001 + the mean of the four largest weights that the text's own queries give to the
-// pair, in its head); of texts without reminders both. `tokens` of text are read, in whole chunks, with softmax attention's
-// outputs flowing on. Nothing: stopped. InputError: chunks too short to look back in.
+// Learns both scores by ridge regression on the layer's input. The targets are the weights of softmax attention at
+// distances where a pair is not exact without a cache. Lasting: log(0.1 + the largest weight that a reminder's query
+// gives the pair's token, over all heads and layers). Fading: log(0.001 + the mean of the four largest weights that the
+// text's own queries give the pair, in its key head). For texts without reminders both scores have the second target.
+// Reads `tokens` of text in whole chunks; softmax attention's outputs flow on from layer to layer. Returns an empty
+// list if it was stopped. Throws InputError for chunks that are too short.
 struct CacheStudy {
   int64_t tokens = 0;
   uint64_t seed = 0;
@@ -58,12 +60,12 @@ struct CacheStudy {
 std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::shared_ptr<const Chunks>& chunks,
                                       const Tokenizer& tokenizer, const CacheStudy& study, const Ranks& ranks);
 
-// What a cache's learning came to.
+// The result of learning the caches.
 struct CacheReport {
-  int64_t layers = 0, heads = 0;   // with a cache; their key heads
-  double lasting = 0, fading = 0;  // of the variance of what the two scores stand for, means of the layers
+  int64_t layers = 0, heads = 0;   // layers with a cache, and their key heads
+  double lasting = 0, fading = 0;  // share of the targets' variance that the scores explain, means over the layers
   double seconds = 0;
-  Json recall = Json::object();  // of a layer's key heads: {"3": [0.01, 0.4, 0.02], ...} (CacheLesson)
+  Json recall = Json::object();  // per layer, one number per key head: {"3": [0.01, 0.4, 0.02], ...} (CacheLesson)
 
   void fields(JsonFields& json);
 };

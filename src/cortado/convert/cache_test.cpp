@@ -1,4 +1,4 @@
-// What the caches of a conversion learn.
+// Learning the caches of a conversion.
 #include "cortado/convert/cache.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST_F(CacheConversionTest, LessonsAreTheMixersOwnOutputs) {
   expect_own_outputs_as_lessons(*convert(run, settings()));
 }
 
-// At the end is said again what was said before; the rest is the text's, in its order.
+// The end repeats statements from before; the remaining tokens are the text's, in order.
 TEST_F(CacheConversionTest, RemindersRepeatWhatTheyHide) {
   const auto tokenizer = make_tokenizer("byte", {});
   const auto text = chunks(400);
@@ -58,7 +58,7 @@ TEST_F(CacheConversionTest, RemindersRepeatWhatTheyHide) {
     };
     const std::string tail = string_of(400 - found.reminded, 400), before = string_of(0, 400 - found.reminded);
     with += found.reminded > 0 ? 1 : 0;
-    // Each of them begins with a space and ends as none of the text's words does.
+    // Each statement begins with a space and ends unlike any word of the text.
     for (size_t from = 0; from < tail.size();) {
       size_t to = from + 1;
       while (to < tail.size() && before.find(tail.substr(from, to + 1 - from)) != std::string::npos) ++to;
@@ -70,7 +70,7 @@ TEST_F(CacheConversionTest, RemindersRepeatWhatTheyHide) {
   EXPECT_GT(with, 20);
 }
 
-// Of a model whose text its tokenizer cannot write, the statements are the text's.
+// If the tokenizer cannot write statements, they are stretches of the text.
 TEST_F(CacheConversionTest, RemindersAreStretchesWhereNothingElseCanBeWritten) {
   const auto tokenizer = make_tokenizer("char", {path("text.txt")});
   const auto dataset =
@@ -83,7 +83,7 @@ TEST_F(CacheConversionTest, RemindersAreStretchesWhereNothingElseCanBeWritten) {
   }
 }
 
-// What is looked back to, by the definition; and the regressions on it, by least squares of everything.
+// The weights looked back at, by their definition; and the regressions on them, by least squares on all data at once.
 TEST_F(CacheConversionTest, TheScoresAreRegressionsOfLaterAttention) {
   constexpr int64_t kLength = 400, kTexts = 5, kBehind = 5 + 4, kUsable = kLength - kBehind - kBehind / 3;
   const auto model = convert(make_run(small_config(kGrouped)), settings());
@@ -138,7 +138,7 @@ TEST_F(CacheConversionTest, TheScoresAreRegressionsOfLaterAttention) {
   EXPECT_CLOSE(at::tensor(lessons[1].recall), recall, 1e-5);
 }
 
-// Where a text has no room for a statement, what lasts is what fades.
+// Without room for a statement, both scores have the fading target.
 TEST_F(CacheConversionTest, WithoutRemindersBothScoresAreOne) {
   const auto model = convert(make_run(small_config(kGrouped)), settings());
   const auto lessons = learn_caches(*model, chunks(64), *make_tokenizer("byte", {}), {.tokens = 8 * 64}, {});
@@ -150,7 +150,8 @@ TEST_F(CacheConversionTest, WithoutRemindersBothScoresAreOne) {
   }
 }
 
-// A conversion learns it first; goes on where it was stopped, and gives it to whoever begins with it.
+// A conversion learns the scores first, continues where it was stopped, and passes them to conversions that begin with
+// it.
 TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
   const std::string run = make_run(small_config(kGrouped));
   LinearizeRequest whole = cache_request(run, "whole");
@@ -189,7 +190,7 @@ TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
   EXPECT_EQ(read_config(path("applied")).to_json(), config.to_json());
 }
 
-// The scores are no others for a larger cache, unless they are to be learned again: then those of before may be anything.
+// A larger cache keeps the learned scores, unless they are to be learned again; then the old ones may have any shape.
 TEST_F(CacheConversionTest, LearnsItsScoresOnceOrAgain) {
   const std::string run = make_run(small_config(kGrouped));
   ASSERT_TRUE(linearize(cache_request(run, "whole")).cache);
@@ -204,7 +205,7 @@ TEST_F(CacheConversionTest, LearnsItsScoresOnceOrAgain) {
     return open_model(path(name))->named_parameters()[cache_names(2).weight];
   };
   EXPECT_TRUE(score("larger").equal(score("applied")));
-  larger.out = path("again");  // unless it is to be learned again
+  larger.out = path("again");  // unless they are learned again
   larger.plan.cache_again = true;
   larger.plan.seed = 5;
   ASSERT_TRUE(linearize(larger).cache);
@@ -224,7 +225,7 @@ TEST_F(CacheConversionTest, LearnsItsScoresOnceOrAgain) {
   EXPECT_NE(testing::error_of([&] { linearize(larger); }).find("score_weight"), std::string::npos);
 }
 
-// Maps that were learned without one get a cache, and nothing else changes.
+// Maps learned without a cache get one, and nothing else changes.
 TEST_F(CacheConversionTest, LearnsACacheAlone) {
   const std::string run = make_run(small_config(kGrouped));
   LinearizeRequest first = cache_request(run, "first");
@@ -237,14 +238,13 @@ TEST_F(CacheConversionTest, LearnsACacheAlone) {
   ASSERT_TRUE(result.done && result.cache && result.stages.empty());
   const auto before = open_model(path("first")), after = open_model(path("second"));
   for (const auto& entry : before->named_parameters()) {
-    const Tensor kept =
-        after->named_parameters()[entry.key()];  // what was learned lies in learned.safetensors as float16
+    const Tensor kept = after->named_parameters()[entry.key()];  // learned.safetensors holds learned weights as float16
     EXPECT_TRUE(kept.equal(entry.value()) || kept.equal(entry.value().to(at::kHalf).to(at::kFloat))) << entry.key();
   }
   EXPECT_EQ(after->named_parameters().size(), before->named_parameters().size() + 3 * 2);
 }
 
-// A sink is made of what all first tokens have in common: here by learned positions, of which the first is like no other.
+// A sink is built from what all first tokens share: here a learned position, the first of which is unlike any other.
 class SinksOfAModel : public CacheConversionTest, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(SinksOfAModel, AreSettled) {
@@ -261,7 +261,7 @@ TEST_P(SinksOfAModel, AreSettled) {
   Tensor first = parameters["positions.weight"][0];
   first.zero_();
   first[3] = 50;
-  const auto logit = [&] {  // of a text's first token, in the first layer's second latent
+  const auto logit = [&] {  // of a text's first token, in the second latent of the first layer
     const Tensor x = forced_inputs(*model, text->batch(77, 1).tokens)[0];
     const Mixer& mixer = *model->mixers()[0];
     return at::matmul(student_of(mixer)->latent_inputs(x)[0][0], latent_keys(mixer)[1]).item<double>();

@@ -24,7 +24,7 @@ Chunks::Chunks(const std::vector<Instruction>& examples, const Tokenizer& tokeni
                uint64_t seed, bool progress)
     : length_(length), random_(seed, "conversion chunks") {
   std::vector<int64_t> tokens;
-  const auto cut = [&](int64_t begin) {  // what begins there, into chunks
+  const auto cut = [&](int64_t begin) {  // cuts the tokens from `begin` on into chunks
     for (; begin + length <= static_cast<int64_t>(tokens.size()); begin += length) {
       const auto first = counted_.begin() + begin;
       if (std::find(first + 1, first + length, true) != first + length) begins_.push_back(begin);
@@ -32,7 +32,7 @@ Chunks::Chunks(const std::vector<Instruction>& examples, const Tokenizer& tokeni
     return static_cast<int64_t>(begins_.size());
   };
   held_out_ = 0;
-  int64_t evaluated = 0;  // tokens
+  int64_t evaluated = 0;  // tokens of the examples for evaluation
   const auto count = static_cast<int64_t>(examples.size());
   ProgressBar bar({.label = "tokens", .total = count, .unit = "examples", .quiet = !progress});
   for (int64_t i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-// What a conversion learns from: chunks of a fixed length.
+// Training text of a conversion: chunks of a fixed length.
 #pragma once
 
 #include <memory>
@@ -11,21 +11,23 @@
 
 namespace cortado {
 
-// int64 [rows, length] both.
+// Tokens and targets, both int64 [rows, length].
 struct Sequences {
   Tensor tokens;
-  Tensor targets;  // each token's next one; -1: does not count, as the last one's, which is not in the chunk
+  // the next token; -1 where it does not count, and for the last token, whose next one is not in the chunk
+  Tensor targets;
 };
 
-// Tokens cut into chunks of `length`, side by side; the tail is dropped. The first ones are for evaluation, the others
-// for training, each once an epoch, in an order that is a pure function of (seed, epoch).
+// Tokens cut into adjacent chunks of `length`; the tail is dropped. The first chunks are for evaluation. The others are
+// for training, each once per epoch, in an order that depends on (seed, epoch) only.
 class Chunks {
  public:
-  // A text, every token of which counts; its first `held_out` chunks are for evaluation. Too short a text: InputError
-  // that says how long it is.
+  // A text, of which every token counts. Its first `held_out` chunks are for evaluation. Throws InputError with the
+  // text's length if it is too short.
   Chunks(std::shared_ptr<const TokenFile> tokens, int64_t length, int64_t held_out, uint64_t seed);
-  // Instructions one after the other, of which only the answers count; the first `held_out` examples are for evaluation
-  // (their chunks begin anew behind them), and chunks without an answer are left out. Too few: InputError.
+  // Instructions one after the other, of which only the answers count. The first `held_out` examples are for
+  // evaluation; the training chunks begin after them. Chunks without an answer are dropped. Throws InputError for too
+  // few examples.
   Chunks(const std::vector<Instruction>& examples, const Tokenizer& tokenizer, int64_t length, int64_t held_out,
          uint64_t seed, bool progress = false);
 
@@ -33,9 +35,9 @@ class Chunks {
   int64_t held_out() const { return held_out_; }
   int64_t training() const { return count_ - held_out_; }  // chunks
 
-  // The `index`-th batch of training.
+  // The training batch number `index`.
   Sequences batch(int64_t index, int64_t rows) const;
-  // One row, 0 <= index < held_out().
+  // One row, for 0 <= index < held_out().
   Sequences held_out_chunk(int64_t index) const { return read({index}); }
 
   const std::string& fingerprint() const { return fingerprint_; }
@@ -45,8 +47,8 @@ class Chunks {
   int64_t training_place(int64_t number) const;
 
   std::shared_ptr<const TokenFile> tokens_;
-  std::vector<bool> counted_;    // of all tokens, whether one that is a target counts; empty: they do
-  std::vector<int64_t> begins_;  // where chunks lie; empty: side by side from the first token
+  std::vector<bool> counted_;    // per token, whether it counts as a target; empty: all do
+  std::vector<int64_t> begins_;  // where chunks begin; empty: side by side from the first token
   std::string fingerprint_;
   int64_t length_, held_out_, count_ = 0;
   RandomStream random_;

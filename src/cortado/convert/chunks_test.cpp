@@ -1,4 +1,4 @@
-// What a conversion reads of texts and of instructions.
+// The training data of conversions, from texts and from instructions.
 #include "cortado/convert/chunks.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using namespace testing::conversions;
 const Instruction kShort{"Name a drink.", "", "Tea."};
 const Instruction kLong{"Repeat it.", "milk and coffee", "milk and coffee, as you asked"};
 
-// Bytes as tokens, and an end of text.
+// A tokenizer of bytes with an end-of-text token.
 class Bytes : public Tokenizer {
  public:
   Bytes() { special_.end = 0; }
@@ -49,12 +49,12 @@ TEST(InstructionsTest, PromptIsAlpacas) {
             "and coffee\n\n### Response:\n");
 }
 
-// Only answers and the marks of their ends are targets; the training chunks begin behind the examples to evaluate on.
+// Only answers and their end marks are targets. The training chunks begin after the examples for evaluation.
 TEST(InstructionsTest, ChunksHoldTheAnswersAsTargets) {
   const std::vector<Instruction> examples = {kShort, kLong, kShort, kShort};
   const int64_t length = 50;
   const Chunks chunks(examples, Bytes(), length, 2, 1);
-  std::string texts[2], counted[2];  // to evaluate on, to train on
+  std::string texts[2], counted[2];  // [0] for evaluation, [1] for training
   for (size_t i = 0; i < 4; ++i) {
     const std::string answer = examples[i].output + '\0';
     texts[i / 2] += examples[i].prompt() + answer;
@@ -62,7 +62,7 @@ TEST(InstructionsTest, ChunksHoldTheAnswersAsTargets) {
   }
   const auto expect_chunk = [&](const Sequences& chunk, size_t part, size_t& place) {
     const auto plain = [&] { return counted[part].substr(place + 1, length - 1) == std::string(length - 1, '-'); };
-    while (plain()) place += length;  // nothing to learn in it
+    while (plain()) place += length;  // no target in this chunk
     EXPECT_EQ(text_of(chunk.tokens), texts[part].substr(place, length));
     std::string targets;
     for (int64_t t = 0; t < length; ++t) {
@@ -113,7 +113,8 @@ TEST(InstructionsTest, ReadsListsAndLines) {
   }
 }
 
-// Chunks hold from few to many answers: two of one chunk are one of two, in training and in what is measured.
+// Chunks hold few to many answers. Accumulating two batches of one chunk equals one batch of two, in training and in
+// evaluation.
 TEST_F(ConversionTest, AccumulatedChunksAreOneBatch) {
   const std::vector<Instruction> examples = {kShort, kLong, kLong, kShort, kShort, kLong, kShort, kLong, kLong, kShort};
   const auto chunks = std::make_shared<const Chunks>(examples, Bytes(), 40, 3, 1);
@@ -135,7 +136,7 @@ TEST_F(ConversionTest, AccumulatedChunksAreOneBatch) {
     RunControl quiet;
     quiet.progress = false;
     EXPECT_TRUE(stage.run(keeper, quiet));
-    // By hand: the mean over all answers that were held out.
+    // By hand: the mean over all held-out answers.
     double sum = 0, count = 0;
     const auto fresh = open_model(run);
     NextToken measured(fresh, parameters_of(*fresh));
@@ -156,7 +157,7 @@ TEST_F(ConversionTest, AccumulatedChunksAreOneBatch) {
   }
 }
 
-// The loss of the next token is the mean over the answers alone, and so are its gradients.
+// The next-token loss and its gradients are means over the answers only.
 TEST_F(ConversionTest, AnswersAloneAreLearned) {
   const auto model = open_model(make_run(small_config(kGrouped)));
   const Chunks chunks({kShort, kLong, kShort, kLong}, Bytes(), 64, 2, 1);
@@ -182,12 +183,12 @@ TEST_F(ConversionTest, AnswersAloneAreLearned) {
   EXPECT_CLOSE(gradient, weight.grad(), 1e-5);
 }
 
-// Read in pieces a sequence has the loss that it has as a whole. The last layer's queries, which no later token sees, have
-// its gradient, too; keys of the first, which the states carry on, have another.
+// A sequence read in pieces has the loss of the whole sequence. The queries of the last layer, which later tokens do
+// not see, have equal gradients too; the first layer's values, which states carry on, do not.
 TEST_F(ConversionTest, PiecesAreTheSequenceWithoutGradientsBetweenThem) {
   const Tensor tokens = some_tokens(2, 64);
   Sequences batch{tokens, tokens.roll(-1, 1)};
-  batch.targets.narrow(1, 0, 30).narrow(0, 0, 1).fill_(-1);  // the first piece counts less than others
+  batch.targets.narrow(1, 0, 30).narrow(0, 0, 1).fill_(-1);  // the first piece has fewer targets
   std::vector<std::string> mixers{kGrouped};
   if (testing::is_registered("macchiato"))
     mixers.push_back(R"({"mixer": "macchiato", "window": 5, "source": "x", "latents": 8, "cache": 6, "chunk": 4})");
@@ -219,7 +220,7 @@ TEST_F(ConversionTest, PiecesAreTheSequenceWithoutGradientsBetweenThem) {
   }
 }
 
-// Both stages on instructions, stopped and resumed, are the conversion that was not.
+// Both stages on instructions, stopped and resumed, equal the uninterrupted conversion.
 TEST_F(ConversionTest, InstructionsTeachAConversion) {
   Json examples = Json::array();
   for (int i = 0; i < 30; ++i) {

@@ -1,4 +1,4 @@
-// Conversions: the loop, exact resumption, and what is refused, tried with LoLCATs.
+// Conversions: the loop, exact resumption, and refusals, tested with LoLCATs.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -33,7 +33,7 @@ TEST_F(ConversionTest, TeacherForcingGivesTheSoftmaxModelsHiddenStates) {
   }
 }
 
-// Until the first key leaves the window the converted model is the model.
+// Until the first key leaves the window, the converted model equals the source model.
 TEST_F(ConversionTest, WithinTheWindowNothingChanges) {
   const std::string run = make_run(small_config(kGrouped));
   const Tensor tokens = some_tokens(2, 7);
@@ -64,7 +64,7 @@ TEST_F(ConversionTest, LearnsAndLeavesARunThatOpens) {
   EXPECT_EQ(report["stages"][0]["losses"].size(), 3u);
   EXPECT_TRUE(read_file(path("out/report.svg")).starts_with("<svg"));
 
-  // The loss that the report names is the one of the model that was saved.
+  // The loss in the report is the loss of the saved model.
   AttentionTransfer transfer(model, 1 << 20);
   const Chunks chunks(open_text_as_dataset({.files = {path("text.txt")}, .validation = 0, .progress = false}).train, 32,
                       3, 1337);
@@ -97,13 +97,13 @@ TEST_F(ConversionTest, FrozenWeightsMayBeBfloat16) {
   wanted.plan.dtype = "bfloat16";
   const auto result = linearize(wanted);
   EXPECT_LT(result.stages[0].total_after, result.stages[0].total_before);
-  // What is saved are the weights as they were.
+  // The saved weights are the original ones.
   const auto model = open_model(path("out")), source = open_model(run);
   EXPECT_TRUE(at::equal(model->named_parameters()["layers.1.mixer.q.weight"],
                         source->named_parameters()["layers.1.mixer.q.weight"]));
 }
 
-// Attention transfer alone; what learns afterwards by the next token needs derivatives.
+// Only in attention transfer; the next-token stages need gradients through them.
 TEST_F(ConversionTest, FrozenMatricesMayBeInt8) {
   const std::string run = make_run(small_config(kGrouped));
   const auto wanted = [&](const std::string& out, const std::string& weights) {
@@ -167,7 +167,7 @@ TEST_F(ConversionTest, AdaptersAreTrainedLastAndMerged) {
   expect_same_weights(path("stopped/best.safetensors"), path("tuned/best.safetensors"));
 }
 
-// The small file alone makes the same model of the source, to the rounding of its float16.
+// The small file alone turns the source into an equal model, up to its float16 rounding.
 TEST_F(ConversionTest, WhatWasLearnedMakesTheSameModelAgain) {
   const std::string run = make_run(small_config(kGrouped));
   LinearizeRequest wanted = request(run, "tuned");
@@ -186,7 +186,7 @@ TEST_F(ConversionTest, WhatWasLearnedMakesTheSameModelAgain) {
               apply_learned({run, "best", path("tuned/lora.safetensors"), path("no")});
             }).find("is no learned.safetensors"),
             std::string::npos);
-  // Stages go on from it as from a stage before them.
+  // Stages continue from it as from an earlier stage.
   linearize(request(run, "transferred"));
   LinearizeRequest further = wanted;
   further.out = path("further");
@@ -279,7 +279,7 @@ TEST_F(ConversionTest, RefusesWhatCannotBeConverted) {
   EXPECT_NE(testing::error_of([&] { linearize(request(path("out"), "again")); }).find("no softmax layers"),
             std::string::npos);
   EXPECT_NE(testing::error_of([&] { linearize(resuming("again")); }).find("holds no conversion"), std::string::npos);
-  make_run(small_config(kGrouped));  // the same weights again: all is well
+  make_run(small_config(kGrouped));  // equal weights again are accepted
   EXPECT_TRUE(linearize(resuming("out")).done);
   Json other = small_config(kGrouped);
   other["initialization"] = {{"type", "normal"}, {"std", 0.3}};

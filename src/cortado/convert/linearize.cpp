@@ -38,7 +38,7 @@ LinearizePlan plan_of(const LinearizeRequest& request) {
   }
   LinearizePlan plan = request.plan;
   const auto absolute = [](const std::string& path) { return fs::absolute(path).lexically_normal().string(); };
-  plan.source = absolute(plan.source);  // --resume works from anywhere
+  plan.source = absolute(plan.source);  // --resume works from any directory
   if (!plan.from.empty()) plan.from = absolute(plan.from);
   for (std::string& file : plan.data) file = absolute(file);
   if (!plan.instructions.empty()) plan.instructions = absolute(plan.instructions);
@@ -49,13 +49,13 @@ struct PlannedStage {
   std::string name;
   StageOptions options;
   std::function<std::shared_ptr<Objective>(const std::shared_ptr<LanguageModel>&)> objective;
-  WeightFormat frozen = WeightFormat::kPlain;  // what it can have the layers' frozen matrices in
+  WeightFormat frozen = WeightFormat::kPlain;  // the format in which the stage can keep the layers' frozen matrices
 };
 
-// In their order; stages of no tokens are left out.
+// The stages in order, without those of no tokens.
 std::vector<PlannedStage> planned_stages(const LinearizePlan& plan) {
   using Model = std::shared_ptr<LanguageModel>;
-  // Attention transfer alone needs no derivative of what is frozen.
+  // Only attention transfer needs no gradient through frozen matrices.
   const auto narrow = plan.weights == "plain" ? WeightFormat::kPlain : weight_format_of(plan.weights);
   const std::vector<PlannedStage> all = {
       {"transfer", plan.transfer,
@@ -77,7 +77,7 @@ std::vector<PlannedStage> planned_stages(const LinearizePlan& plan) {
   return stages;
 }
 
-// The number of "layer 12".
+// The number in "layer 12".
 double layer_number(const std::string& part) { return std::stod(part.substr(part.find_last_of(' ') + 1)); }
 
 std::string picture(const StageReport& stage) {
@@ -110,8 +110,7 @@ StageReport report_of(const Stage& stage) {
   return report;
 }
 
-// report.json and report.svg of the stages of `result` into `folder`; the picture is of the first stage that has losses
-// of several layers.
+// Writes report.json and report.svg to `folder`. The picture shows the last stage that has losses of several layers.
 void write_report(const std::string& folder, const LinearizePlan& plan, const LinearizeResult& result) {
   Json stages = Json::array();
   for (const StageReport& stage : result.stages) {
@@ -124,8 +123,7 @@ void write_report(const std::string& folder, const LinearizePlan& plan, const Li
   write_file(folder + "/report.json", report.dump(2) + "\n");
 }
 
-// A conversion on its way. The constructor finds everything that can be wrong with what it is given, and writes
-// nothing.
+// A conversion in progress. The constructor checks everything that can be wrong with the request, and writes nothing.
 class Conversion {
  public:
   explicit Conversion(const LinearizeRequest& request)
@@ -139,7 +137,7 @@ class Conversion {
                   " has other weights than the conversion began with");
     plan_.fingerprint = fingerprint;
     check_apart(plan_.source, request.out);
-    // What a conversion under way has made of it lies in its own checkpoint.
+    // A resumed conversion has its own checkpoint, which includes what it began with.
     const bool under_way = request.use == FolderUse::kResume && fs::exists(folder_.trainer());
     if (!plan_.from.empty() && !under_way) begin_with(plan_.from);
     learns_cache_ = plan_.conversion.with_cache() && !under_way && !have_scores(fixed_);
@@ -200,7 +198,7 @@ class Conversion {
     stage_->restore(current, parse_json(entry("state"), folder_.trainer()), folder_.trainer());
   }
 
-  // What is left. False: stopped.
+  // Runs what is left. Returns false if stopped.
   bool run() {
     if (learns_cache_ && !learn_cache()) return false;
     if (!stage_) {
@@ -214,7 +212,7 @@ class Conversion {
       if (request_.progress && ranks_.first()) introduce();
       RunKeeper keeper;
       keeper.place = folder_.path;
-      keeper.log = [&](Json line) {  // its steps are counted from the first stage's
+      keeper.log = [&](Json line) {  // log steps count from the first stage
         line.erase("step");
         Json whole = {{"step", steps_so_far()}, {"stage", stage_->name()}};
         whole.update(line);
@@ -248,14 +246,14 @@ class Conversion {
   }
 
   const LinearizePlan& plan() const { return plan_; }
-  // What must be the same in every process that converts together.
+  // A text that must be equal in all processes that convert together.
   std::string identity() const { return json_of(plan_).dump() + chunks_->fingerprint(); }
 
  private:
-  // Of the current stage: its steps are counted from the first stage's, here too.
+  // The control of the current stage. request_.stop_at counts steps from the first stage.
   RunControl control() const {
     const auto stop = [this] {
-      // Several processes ask before a step and stop behind it.
+      // Several processes ask before a step, and stop after it.
       const bool reached = ranks_.several() ? request_.stop_at >= 0 && steps_so_far() + 1 >= request_.stop_at
                                             : steps_so_far() == request_.stop_at;
       return reached || (request_.stop && request_.stop());
@@ -263,8 +261,8 @@ class Conversion {
     return {.stop = stop, .progress = request_.progress};
   }
 
-  // The score of the cache's pairs, before what else the layers learn: that is then what the cache does not hold. Stopped,
-  // it begins anew.
+  // Learns the scores of the cache before anything else, so that the other parameters learn what the cache does not
+  // hold. If stopped, it starts again from the beginning.
   bool learn_cache() {
     const auto begun = std::chrono::steady_clock::now();
     const CacheStudy study{plan_.cache_tokens, static_cast<uint64_t>(plan_.seed), request_.stop, request_.progress};
@@ -289,7 +287,7 @@ class Conversion {
 
   bool settles() const { return plan_.sink_tokens > 0 && plan_.conversion.with_latents(); }
 
-  // What latents have learned stays so at any length. False: stopped.
+  // Makes the latents' sinks hold at any length. Returns false if stopped.
   bool settle() {
     if (!settles() || (stage_ && stage_->name() == "lora")) return true;
     const int64_t tokens = std::min(plan_.sink_tokens, chunks_->training() * chunks_->length());
@@ -303,10 +301,10 @@ class Conversion {
     fixed_.emplace_back(name, value);
   }
 
-  // What another conversion learned counts as learned by earlier stages.
+  // Weights of another conversion count as learned by earlier stages.
   void begin_with(const std::string& path) {
     Learned learned = load_learned(path);
-    // Scores of before, which may be of other shapes.
+    // Old scores, which may have other shapes.
     if (plan_.cache_again) std::erase_if(learned.weights, [](const auto& it) { return is_score(it.first); });
     check_learned(learned, path, config_, plan_.fingerprint);
     fail_input_if(!learned.adapters.empty(), "[--from] ", path,
@@ -336,7 +334,7 @@ class Conversion {
     }
   }
 
-  // With what the finished stages learned.
+  // Opens the model with the weights that finished stages learned.
   void open_model(WeightFormat frozen) {
     model_.reset();
     const auto options = at::TensorOptions(request_.device).dtype(dtype_of(plan_.dtype));
@@ -354,7 +352,7 @@ class Conversion {
     number_ = number;
     const PlannedStage& planned = stages_[number];
     if (!model_ || frozen_ != planned.frozen) {
-      stage_.reset();  // holds the model
+      stage_.reset();  // it holds the old model
       open_model(planned.frozen);
     }
     stage_ = std::make_unique<Stage>(planned.name, planned.objective(model_), chunks_, planned.options, ranks_);
@@ -413,12 +411,12 @@ class Conversion {
   std::shared_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<const Chunks> chunks_;
   std::shared_ptr<LanguageModel> model_;
-  WeightFormat frozen_ = WeightFormat::kPlain;  // its matrices
+  WeightFormat frozen_ = WeightFormat::kPlain;  // format of the frozen matrices
   std::vector<PlannedStage> stages_;
-  size_t number_ = 0;  // of the current stage
+  size_t number_ = 0;  // index of the current stage
   std::unique_ptr<Stage> stage_;
   std::vector<StageReport> finished_;
-  NamedTensors fixed_;  // learned by the finished stages
+  NamedTensors fixed_;  // weights learned by finished stages
   bool learns_cache_ = false;
   std::optional<CacheReport> cache_;
   std::optional<int64_t> sinks_;
@@ -453,7 +451,7 @@ void LinearizePlan::fields(JsonFields& json) {
   json.integer("sink_tokens", sink_tokens, 0, kEndless);
   json.integer("bptt", bptt, 0, kEndless);
   json.text("dtype", dtype);
-  dtype_of(dtype);  // refuses others
+  dtype_of(dtype);  // throws InputError for unknown types
   json.choice("weights", weights, {"plain", "int8"});
   json.object("transfer", [&](JsonFields& inner) { transfer.fields(inner); });
   json.object("cross_entropy", [&](JsonFields& inner) { cross_entropy.fields(inner); });

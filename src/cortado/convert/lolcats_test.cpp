@@ -1,4 +1,4 @@
-// Attention transfer to LoLCATs against its definition.
+// Compares attention transfer to LoLCATs with its definition.
 #include <gtest/gtest.h>
 
 #include "cortado/base/error.h"
@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing::conversions;
 
-// One layer's loss from the definitions of both attentions; without rotary positions.
+// One layer's loss by the definitions of both attentions, without rotary positions.
 Tensor plain_loss(const torch::nn::Module& mixer, const Tensor& x, const LolcatsRule& rule) {
   const auto w = mixer.named_parameters();
   const auto heads = [&](const char* name) {

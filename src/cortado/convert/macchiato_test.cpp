@@ -1,4 +1,4 @@
-// Conversions to Macchiato: where they begin, and what its two stages learn.
+// Conversions to Macchiato: the initial model, and what the two stages learn.
 #include <gtest/gtest.h>
 
 #include "cortado/base/error.h"
@@ -13,7 +13,7 @@ using namespace testing::conversions;
 
 class MacchiatoConversionTest : public ConversionTest {
  protected:
-  void SetUp() override {}  // needs no LoLCATs
+  void SetUp() override {}  // does not need LoLCATs
 };
 
 Json macchiato_settings() {
@@ -51,7 +51,7 @@ TEST_F(MacchiatoConversionTest, UntrainedIsTheSlidingWindowModel) {
   }
 }
 
-// Attention transfer, then the next token; stopped in either stage.
+// Attention transfer, then next-token prediction; stopped in either stage.
 TEST_F(MacchiatoConversionTest, LearnsInTwoStages) {
   const std::string run = make_run(small_config(kGrouped));
   const auto wanted = [&](const std::string& out) {

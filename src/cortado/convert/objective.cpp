@@ -18,7 +18,7 @@ const SoftmaxStudent* student_at(const LanguageModel& model, int64_t layer) {
   return student_of(*model.mixers()[static_cast<size_t>(layer)]);
 }
 
-// Gradients for these parameters alone.
+// Enables gradients for `learned` only.
 void freeze_but(const LanguageModel& model, const Parameters& learned) {
   for (Tensor& parameter : model.parameters()) parameter.requires_grad_(false);
   for (const Parameter& parameter : learned) Tensor(parameter.value).requires_grad_(true);
@@ -73,7 +73,7 @@ std::vector<double> AttentionTransfer::losses(const Sequences& given, double wei
     const Tensor loss = at::mse_loss(lesson.student, lesson.teacher);
     if (loss.requires_grad()) (loss * share).backward();
     squares.push_back(loss.detach());
-    if (layer == layers_.back()) return Tensor();  // nobody reads what follows
+    if (layer == layers_.back()) return Tensor();  // nobody reads the following layers
     return student->project_output(lesson.teacher.to(x.scalar_type()));
   });
   const Tensor all = at::stack(squares).to(at::kCPU, at::kDouble);
@@ -101,7 +101,7 @@ std::vector<double> NextToken::losses(const Sequences& given, double weight) {
     const Sequences part{tokens.narrow(1, first, count), targets.narrow(1, first, count)};
     const double share = terms(part) / all;
     const Tensor loss = [&] {
-      const Autocast autocast(tokens.device(), frozen_type_);  // what learns is float32
+      const Autocast autocast(tokens.device(), frozen_type_);  // the learned parameters are float32
       return model_->loss_of(model_->hidden(part.tokens, {}, state ? &*state : nullptr), part.targets);
     }();
     if (weight > 0 && share > 0) (loss * (weight * share)).backward();

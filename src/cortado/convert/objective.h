@@ -1,4 +1,4 @@
-// What a stage of a conversion minimises.
+// The objectives that the stages of a conversion minimise.
 #pragma once
 
 #include <memory>
@@ -14,37 +14,37 @@ class Objective {
  public:
   virtual ~Objective() = default;
 
-  // What learns; everything else of the model is frozen.
+  // The parameters that learn; the rest of the model is frozen.
   virtual Parameters learned() const = 0;
-  // What each loss belongs to: "layer 3"; one name where there is one loss.
+  // What each loss belongs to: "layer 3"; a single name if there is one loss.
   virtual std::vector<std::string> parts() const = 0;
-  // One number for the losses of all parts: what is minimised and reported.
+  // Combines the losses of all parts into the number that is minimised and reported.
   virtual double total(const std::vector<double>& losses) const = 0;
 
-  // The losses of these sequences are means over so many terms, of one size.
+  // The number of equally weighted terms of which these sequences' losses are means.
   virtual double terms(const Sequences& given) const = 0;
-  // The losses of these sequences, one a part. With a `weight` above 0, adds weight · d total / d parameter to the
-  // gradients of what learns; without, no gradient is computed.
+  // The losses of these sequences, one per part. With `weight` > 0, adds weight · d total / d parameter to the
+  // gradients of what learns; otherwise computes no gradient.
   virtual std::vector<double> losses(const Sequences& given, double weight) = 0;
 };
 
-// The parameters that the model's students learn, by their names in the model; no layer is one: InputError.
+// The parameters that the model's students learn, by name. Throws InputError if no layer is a student.
 Parameters learned_by_students(const LanguageModel& model);
 
-// Attention transfer (LoLCATs, stage 1). Every layer's mixer that imitates softmax attention gets the mean square of
-// (its output - softmax attention's) from the same q, k and v, before the output projection; the teacher's output is
-// what flows on to the next layer. total = 1000 · the mean over these layers.
+// Attention transfer (LoLCATs, stage 1). The loss of a layer is the mean square of (student output - softmax
+// attention's output) for the same q, k and v, before the output projection. The teacher's output flows on to the next
+// layer. The total is 1000 times the mean over the layers.
 //
-// A layer's graph is differentiated as soon as its loss is known, so memory stays near that of inference.
+// A layer is differentiated as soon as its loss is known, so memory stays close to that of inference.
 class AttentionTransfer : public Objective {
  public:
-  // Freezes the model but for what learns. InputError: in sequences of `context` tokens no layer has anything to learn.
+  // Freezes everything except what learns. Throws InputError if no layer can learn from sequences of `context` tokens.
   AttentionTransfer(std::shared_ptr<LanguageModel> model, int64_t context);
 
   Parameters learned() const override { return learned_; }
   std::vector<std::string> parts() const override;
   double total(const std::vector<double>& losses) const override;
-  // Every token is a lesson.
+  // Every token counts.
   double terms(const Sequences& given) const override { return static_cast<double>(given.tokens.numel()); }
   std::vector<double> losses(const Sequences& given, double weight) override;
 
@@ -52,17 +52,17 @@ class AttentionTransfer : public Objective {
 
  private:
   std::shared_ptr<LanguageModel> model_;
-  std::vector<int64_t> layers_;  // those that learn
+  std::vector<int64_t> layers_;  // the layers that learn
   Parameters learned_;
 };
 
 // The model's own loss: the mean cross-entropy of the targets, in nats.
 //
-// With `bptt` above 0 (truncated backpropagation through time) a sequence is read so many tokens at a time, each piece
-// with the state that those before it left, through which no gradient flows: memory is that of one piece.
+// With `bptt` > 0 (truncated backpropagation through time) a sequence is read that many tokens at a time. Each piece
+// starts from the state of the previous ones, through which no gradient flows, so memory is that of one piece.
 class NextToken : public Objective {
  public:
-  // Freezes the model but for `learned`.
+  // Freezes everything except `learned`.
   NextToken(std::shared_ptr<LanguageModel> model, Parameters learned, int64_t bptt = 0);
 
   Parameters learned() const override { return learned_; }

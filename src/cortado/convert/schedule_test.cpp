@@ -1,4 +1,4 @@
-// The rate's plateaus and the order of the text's chunks.
+// Tests of the learning rate's plateaus and of the order of chunks.
 #include "cortado/train/schedule.h"
 
 #include <gtest/gtest.h>

@@ -11,10 +11,10 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kMixed = 16;       // tokens at the beginning that a convolution may mix with the first
-constexpr double kAlone = 0.75;      // the first token's weight in a sink, in the texts that were read
-constexpr double kMargin = 20;       // that its logit is to lie above the others'
-constexpr double kSinkRidge = 1e-3;  // of the tokens' mean square
+constexpr int64_t kMixed = 16;   // tokens at the beginning that a convolution may mix with the first
+constexpr double kAlone = 0.75;  // a latent is a sink if the first token has more than this weight in it, on average
+constexpr double kMargin = 20;   // the logit of the first token above the others' after settling
+constexpr double kSinkRidge = 1e-3;  // relative to the tokens' mean square
 
 }  // namespace
 

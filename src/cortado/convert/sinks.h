@@ -1,4 +1,4 @@
-// Latents in which a text's first token stands alone, and how they stay so at any length.
+// Latents that hold a text's first token alone (sinks), and their settling, which makes them hold at any length.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,17 @@
 
 namespace cortado {
 
-// A softmax layer's queries that want nothing look at the first token, and so some latents learn to hold that token alone:
-// sinks. But a latent's weights are a softmax over all tokens that were read, and what is e^-9 of the first each is as much
-// as the first together after 8,000 tokens: the latent fills up with the average of the text, and the model breaks.
+// Queries of softmax layers that look for nothing attend to the first token, so some latents learn to hold that token
+// alone: they become sinks. But a latent's weights are a softmax over all tokens read. If every other token has e^-9 of
+// the first token's weight, all others together equal it after 8,000 tokens. The latent then fills up with the average
+// of the text, and the model breaks.
 //
-// The key maps of such latents are raised for the first token, in the direction which in least squares answers it with 1 and
-// all others with 0, until the others' mean weight is e^-20 of it: after a million tokens together a fifth of a per cent.
+// Settling raises the key maps of such latents for the first token, along the direction that answers, by least squares,
+// the first token with 1 and all others with 0. It raises them until the others' mean weight is e^-20 of the first
+// token's; a million tokens together then weigh a fifth of a per cent of it.
 class LatentSinks {
  public:
-  // y [T,D], what the latents' keys are made of, of one text from its beginning; keys [L,D], the maps.
+  // Adds one text from its beginning: y [T,D] is the input of the latents' key maps `keys` [L,D].
   void add(const Tensor& y, const Tensor& keys);
   void sum(const Ranks& ranks);
   bool empty() const { return !squares_.defined(); }
@@ -29,16 +31,16 @@ class LatentSinks {
   Settled settled(const Tensor& keys) const;
 
  private:
-  Tensor squares_, first_;  // sums over the other tokens, [D,D], and over the first ones, [D]
-  Tensor alone_, margin_;   // sums over texts, [L]: the first token's weight; its logit above that of the others' mean
-  Tensor counts_;           // other tokens, texts
+  Tensor squares_, first_;  // sums over the other tokens [D,D], and over the first tokens [D]
+  Tensor alone_, margin_;   // sums over texts, [L]: the first token's weight; its logit above the others' log-mean-exp
+  Tensor counts_;           // numbers of other tokens and of texts
 };
 
-// The parameter of a mixer with latents.
+// The key map of a mixer's latents.
 Tensor latent_keys(const Mixer& mixer);
 
-// Settles the sinks of a converted model in place, by what it makes itself of `tokens` of text, in whole chunks. How many
-// there are; nothing: stopped.
+// Settles the sinks of a converted model in place, from its own activations on `tokens` of text, in whole chunks.
+// Returns the number of sinks, or nullopt if stopped.
 struct SinkStudy {
   int64_t tokens = 0;
   std::function<bool()> stop = {};

@@ -1,4 +1,4 @@
-// Latents that hold the first token alone.
+// Tests of latents that hold the first token alone.
 #include "cortado/convert/sinks.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kWidth = 12, kTokens = 600;
 
-// A text whose first token lies where no other does, channel 0, which the others have little of.
+// A text whose first token lies along channel 0, which the other tokens have little of.
 Tensor text() {
   Tensor y = at::randn({kTokens, kWidth}, at::kDouble);
   y.select(1, 0) *= 0.05;
@@ -28,9 +28,9 @@ TEST(LatentSinks, AreRaisedForTheFirstTokenAlone) {
   at::manual_seed(7);
   Tensor keys = at::randn({4, kWidth}, at::kDouble) * 0.3;
   keys.select(1, 0).zero_();
-  keys[1][0] = 1.3;  // a sink: the first token is more than e^10 of another
-  keys[2][0] = 0.5;  // not quite
-  keys[3][0] = 4;    // one that needs nothing
+  keys[1][0] = 1.3;  // a sink: the first token outweighs each other by more than e^10
+  keys[2][0] = 0.5;  // not quite a sink
+  keys[3][0] = 4;    // a sink that needs no change
   LatentSinks sinks;
   for (int i = 0; i < 6; ++i) sinks.add(text(), keys);
   const auto found = sinks.settled(keys);
@@ -40,7 +40,7 @@ TEST(LatentSinks, AreRaisedForTheFirstTokenAlone) {
   EXPECT_LT(margins(fresh, keys)[1].item<double>(), 12);
   EXPECT_NEAR(margins(fresh, found.keys)[1].item<double>(), 20, 0.5);
   EXPECT_LT((after - before).slice(0, 16).abs().max().item<double>(), 0.5);
-  // A million tokens like these weigh little beside the first.
+  // A million such tokens weigh little compared with the first.
   EXPECT_LT(1e6 * std::exp(-margins(fresh, found.keys)[1].item<double>()), 0.01);
 
   LatentSinks again;

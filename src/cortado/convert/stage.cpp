@@ -24,7 +24,7 @@ TrainingOptions training_options(const StageOptions& options, int64_t context) {
   return result;
 }
 
-// An objective on a text's chunks, as a task.
+// An objective on a text's chunks as a task of the training loop.
 class StageTask : public Task {
  public:
   StageTask(std::string name, std::shared_ptr<Objective> objective, std::shared_ptr<const Chunks> chunks,
@@ -35,7 +35,7 @@ class StageTask : public Task {
   Parameters learned() const override { return objective_->learned(); }
   bool validates() const override { return true; }
 
-  // The losses of the parts, float64.
+  // Returns the sums of the parts' losses, float64.
   LearnedBatch learn(DataPosition& position, const Turn& turn) override {
     const Sequences batch = chunks_->batch(position.batches++, options_.batch);
     const int64_t rows = batch.tokens.size(0), begin = turn.begin(rows), count = turn.end(rows) - begin;
@@ -109,7 +109,7 @@ Stage::Stage(std::string name, std::shared_ptr<Objective> objective, std::shared
   const at::NoGradGuard no_grad;
   for (const Parameter& parameter : learned()) ranks.broadcast(parameter.value);
   TrainerState state = trainer_.state();
-  state.validated_step = state.best_step = -1;  // evaluated before the first step, too
+  state.validated_step = state.best_step = -1;  // evaluated before the first step too
   state.plateau = Plateau{.minimum = options.minimum_rate, .rate = options.learning_rate};
   trainer_.begin_with(state);
   for (const auto& [name, value, role] : learned()) best_.emplace_back(name, value.detach().clone());

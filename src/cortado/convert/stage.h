@@ -1,4 +1,4 @@
-// A stage of a conversion: an objective, the text and the training loop, with the values of the best evaluation.
+// A stage of a conversion: an objective, its text and the training loop; it keeps the weights of the best evaluation.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@
 namespace cortado {
 
 struct StageOptions {
-  int64_t batch = 1;             // chunks in a forward and backward pass
-  int64_t accumulate = 8;        // passes whose gradients are added up before a step
-  int64_t tokens = 0;            // to train on: rounded up to whole steps
+  int64_t batch = 1;             // chunks per forward and backward pass
+  int64_t accumulate = 8;        // passes per step, whose gradients are added
+  int64_t tokens = 0;            // tokens to train on, rounded up to whole steps
   int64_t evaluate_every = 100;  // steps
   double learning_rate = 1e-2, minimum_rate = 1e-5;
 
@@ -29,13 +29,13 @@ class Stage {
   Stage(std::string name, std::shared_ptr<Objective> objective, std::shared_ptr<const Chunks> chunks,
         const StageOptions& options, const Ranks& ranks = {});
 
-  // True: all steps are done, and what learns holds the values of the best evaluation. False: stopped. A loss that is
-  // not finite: Failure that names the step.
+  // Returns true when all steps are done; the learned parameters then have the values of the best evaluation. Returns
+  // false if stopped. Throws Failure with the step's number for a loss that is not finite.
   bool run(RunKeeper keeper, const RunControl& control);
 
   const std::string& name() const { return name_; }
   const TrainerState& state() const { return trainer_.state(); }
-  // Losses of the first and of the best evaluation, a part each.
+  // Losses of the first and of the best evaluation, one per part.
   const std::vector<double>& before() const { return before_; }
   const std::vector<double>& best() const { return best_losses_; }
   const Objective& objective() const { return *objective_; }
@@ -43,8 +43,8 @@ class Stage {
   int64_t tokens() const { return trainer_.state().step * options_.tokens_per_step(); }
 
   Parameters learned() const { return objective_->learned(); }
-  // Its checkpoint: where it stands; "learned.NAME", "best.NAME" and the optimiser's moments. restore wants exactly
-  // these; `place` names the file.
+  // The stage's checkpoint: its counters; and the tensors "learned.NAME", "best.NAME" and the optimiser's moments.
+  // restore() needs exactly these; `place` names the file in errors.
   Json standing() const;
   NamedTensors tensors() const;
   void restore(const NamedTensors& tensors, const Json& standing, const std::string& place);

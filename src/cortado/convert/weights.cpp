@@ -80,8 +80,8 @@ std::shared_ptr<LanguageModel> converted_model(const ModelConfig& config, const 
     fail_input_if(found == given.end(), "[linearize] the model has no \"", entry.key(), "\"");
     fail_input_if(found->second.sizes() != weight.sizes(), "[linearize] \"", entry.key(), "\" is ",
                   found->second.sizes(), ", expected ", weight.sizes());
-    // A copy also where nothing is to be converted: the map is read-only, and its pages are given back.
-    const auto type = learned ? options.dtype(at::kFloat) : options;  // of a student that has learned before
+    // Copied even if the type does not change: the map is read-only, and its pages are released.
+    const auto type = learned ? options.dtype(at::kFloat) : options;  // learned: of a student that has learned before
     weight.set_data(found->second.to(type, /*non_blocking=*/false, /*copy=*/true));
     release(source, found->second);
     const auto matrix = matrices.find(entry.key());

@@ -13,7 +13,7 @@ namespace {
 
 using Prompts = std::vector<std::vector<int32_t>>;
 
-// Sequences that read and write together.
+// Sequences that are read and decoded as a batch.
 class Sequences {
  public:
   Sequences(LanguageModel& model, const Prompts& prompts, const AnswerOptions& options)
@@ -30,12 +30,13 @@ class Sequences {
   }
 
  private:
-  // The beginning that all prompts share, as one sequence; what all have besides, as a dense batch; then the rest of
-  // each, packed.
+  // Reads the prefix that all prompts share as one sequence, then what remains of the shortest prompt's length as a
+  // dense batch, then the rest of each prompt as a packed batch.
   void read_prompts() {
     const auto shorter = [](const auto& a, const auto& b) { return a.size() < b.size(); };
     const auto shortest = std::min_element(prompts_.begin(), prompts_.end(), shorter);
-    const auto common = static_cast<int64_t>(shortest->size()) - 1;  // every prompt has a token for the last call
+    // Leaves every prompt at least one token for the last call.
+    const auto common = static_cast<int64_t>(shortest->size()) - 1;
     const int64_t shared = std::min(shared_beginning(), common);
     state_ = model_.zero_state(1);
     read_dense(0, shared, 1);
@@ -49,7 +50,7 @@ class Sequences {
     }
   }
 
-  // How many tokens all prompts begin with.
+  // Returns the length of the prefix that all prompts share.
   int64_t shared_beginning() const {
     size_t shared = prompts_[0].size();
     for (const auto& prompt : prompts_) {
@@ -59,7 +60,7 @@ class Sequences {
     return static_cast<int64_t>(shared);
   }
 
-  // Tokens [begin, end) of the first `sequences` prompts.
+  // Reads tokens [begin, end) of the first `sequences` prompts.
   void read_dense(int64_t begin, int64_t end, size_t sequences) {
     for (; begin < end; begin += options_.chunk) {
       const int64_t stop = std::min(begin + options_.chunk, end);
@@ -68,7 +69,7 @@ class Sequences {
     }
   }
 
-  // One prompt's tokens after the other's, of the first `sequences`, int64.
+  // Returns the tokens [begin, end) of the first `sequences` prompts, concatenated, int64.
   at::Tensor tokens_between(int64_t begin, int64_t end, size_t sequences = std::numeric_limits<size_t>::max()) const {
     std::vector<int64_t> tokens;
     for (size_t i = 0; i < std::min(sequences, prompts_.size()); ++i) {
@@ -94,7 +95,7 @@ class Sequences {
     count(tokens.numel());
   }
 
-  // One token of every answer that goes on. False: none does.
+  // Adds one token to every unfinished answer. Returns false if all are finished.
   bool write() {
     const auto [best, token] = logits_.max(1);
     if (!at::isfinite(best).all().item<bool>()) {
@@ -121,7 +122,7 @@ class Sequences {
     return true;
   }
 
-  // The sequences of these rows, in this order. Layer by layer: there are never two whole states.
+  // Keeps these rows of the state, in this order. Works layer by layer so that the whole state never exists twice.
   void keep(const std::vector<int64_t>& rows) {
     const at::Tensor indices = at::tensor(rows, at::kLong).to(model_.device());
     for (auto& layer : state_.layers) layer = layer.index(indices);
@@ -136,7 +137,7 @@ class Sequences {
   LanguageModel& model_;
   const Prompts& prompts_;
   const AnswerOptions& options_;
-  std::vector<size_t> rows_;  // which prompt each row of the state belongs to
+  std::vector<size_t> rows_;  // the prompt of each row of the state
   ModelState state_;
   at::Tensor logits_;  // [rows, V], on the CPU
   Answers answers_;

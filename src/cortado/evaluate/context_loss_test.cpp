@@ -13,7 +13,7 @@ at::Tensor random_bytes(int64_t count) {
   return at::randint(256, {count}, at::kLong);
 }
 
-// By the definition: a window of its own for every half length.
+// The definition: one window per half length.
 double definition(LanguageModel& model, const at::Tensor& tokens, int64_t length, int64_t first, int64_t count) {
   const int64_t half = length / 2;
   double total = 0;

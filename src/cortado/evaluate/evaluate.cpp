@@ -9,7 +9,8 @@
 namespace cortado {
 namespace {
 
-// Tokens begin .. begin + length are the input, one further on the targets; the last `scored` of them count.
+// The input is tokens begin .. begin + length - 1, the targets are one token further on. The last `scored` targets
+// count.
 struct Window {
   int64_t begin, length, scored;
 };
@@ -25,8 +26,8 @@ void check(const LanguageModel& model, const EvaluateOptions& options) {
                 " is beyond the model's learned positions: it has ", config.context);
 }
 
-// Every prediction of every document in exactly one window. All windows of a document have one length, so that they can
-// run together: the last one begins earlier instead of being shorter.
+// Puts every prediction of every document into exactly one window. All windows of a document have equal lengths, so
+// that they can run together: the last one begins earlier instead of being shorter.
 std::vector<Window> windows(const TokenFile& tokens, const EvaluateOptions& options) {
   const int64_t stride = options.stride > 0 ? options.stride : options.context;
   auto bounds = tokens.documents();
@@ -49,9 +50,9 @@ std::vector<Window> windows(const TokenFile& tokens, const EvaluateOptions& opti
 
 struct Call {
   at::Tensor tokens, targets;  // [B, T], or packed [1, T]
-  at::Tensor scored;           // which of the flattened positions count; undefined: all
+  at::Tensor scored;           // flattened positions that are scored; undefined: all
   Batch batch;
-  int64_t count = 0;  // how many count
+  int64_t count = 0;  // number of scored positions
 };
 
 Call make_call(const TokenFile& file, const std::vector<Window>& part, const std::vector<int32_t>& begin) {
@@ -63,7 +64,7 @@ Call make_call(const TokenFile& file, const std::vector<Window>& part, const std
   for (const auto& window : part) {
     const auto read = file.read(window.begin, window.length + 1);
     inputs.insert(inputs.end(), {marks, read.slice(0, 0, window.length)});
-    targets.insert(targets.end(), {marks, read.slice(0, 1)});  // what follows a mark is not scored
+    targets.insert(targets.end(), {marks, read.slice(0, 1)});  // targets after a mark are not scored
     bounds.push_back(bounds.back() + marks.size(0) + window.length);
     scored.push_back(at::arange(bounds.back() - window.scored, bounds.back(), at::kLong));
     call.count += window.scored;
@@ -99,7 +100,7 @@ void check_window(const LanguageModel& model, const at::Tensor& tokens, const Co
                 " is beyond the model's learned positions: it has ", config.context);
 }
 
-// What all processes have scored.
+// Returns the sum over all processes.
 Evaluation summed(const Evaluation& own, const Ranks& ranks) {
   if (!ranks.several()) return own;
   const at::Tensor sums = at::tensor({double(own.tokens), own.total, double(own.right)}, at::kDouble);
@@ -108,21 +109,21 @@ Evaluation summed(const Evaluation& own, const Ranks& ranks) {
   return {int64_t(all[0]), all[1], int64_t(all[2])};
 }
 
-// Several windows of one length at once.
+// Several windows of one length, run as a batch.
 class Windows {
  public:
-  // The first predicts from `first` on; each of `rows` predicts `count` tokens after the marks and half a length of
-  // others.
+  // Makes `rows` windows. Each reads the marks and `half` tokens and then predicts `count` tokens; the first window's
+  // predictions begin at token `first`.
   Windows(LanguageModel& model, const at::Tensor& tokens, const at::Tensor& marks, int64_t first, int64_t rows,
           int64_t count, int64_t half)
       : model_(model), rows_(rows), half_(marks.size(0) + half), length_(half_ + count - 1) {
-    // [rows, marks + half + count]: a window's input and, one further on, its targets.
+    // [rows, marks + half + count]: a window's input and, one token further on, its targets.
     tokens_ = at::cat(
         {marks.expand({rows, -1}), tokens.slice(0, first - half, first + rows * count).unfold(0, half + count, count)},
         1);
   }
 
-  // Adds the loss to `result`. `read`: called with the tokens of each piece.
+  // Adds the loss to `result`. Calls `read` with the number of tokens after each piece.
   template <typename Read>
   void score(int64_t tokens_per_call, Evaluation& result, const Read& read) {
     const int64_t piece = std::max<int64_t>(1, tokens_per_call / rows_);
@@ -132,7 +133,7 @@ class Windows {
       const int64_t end = std::min(begin + piece, length_);
       const at::Tensor input = tokens_.slice(1, begin, end).contiguous().to(model_.device());
       const at::Tensor hidden = model_.hidden(input, {}, piece < length_ ? &state : nullptr);
-      // The input's token j predicts token j + 1, which counts from `half` on.
+      // Input token j predicts token j + 1; predictions are scored from token `half_` on.
       const int64_t scored = std::max(begin, half_ - 1);
       if (scored < end) {
         const at::Tensor targets = tokens_.slice(1, scored + 1, end + 1).flatten();
@@ -144,7 +145,7 @@ class Windows {
 
  private:
   LanguageModel& model_;
-  int64_t rows_, half_, length_;  // half_: what is only read
+  int64_t rows_, half_, length_;  // half_: tokens that are only read
   at::Tensor tokens_;
 };
 
@@ -195,7 +196,7 @@ Evaluation evaluate_in_context(LanguageModel& model, const at::Tensor& tokens, c
   check_window(model, tokens, options);
   const int64_t half = options.length / 2, whole = options.count / half, rest = options.count % half;
   const Ranks& ranks = options.ranks;
-  // As many at once as a call may have, but a turn for every process.
+  // As many windows per call as fit, but few enough that every process gets a turn.
   const int64_t most =
       std::clamp<int64_t>(options.tokens_per_call / (2 * half - 1), 1, std::max<int64_t>(1, whole / ranks.size()));
   const at::Tensor marks = at::tensor(options.begin, at::kLong);
@@ -204,7 +205,7 @@ Evaluation evaluate_in_context(LanguageModel& model, const at::Tensor& tokens, c
   Evaluation result;
   int64_t done = 0, turns = 0;
   const auto read = [&](int64_t count) {
-    done += count * ranks.size();  // the others read as much in the meantime
+    done += count * ranks.size();  // the other processes read about as many meanwhile
     if (options.progress) options.progress(std::min(done, total), total);
   };
   const auto score = [&](int64_t first, int64_t rows, int64_t count) {

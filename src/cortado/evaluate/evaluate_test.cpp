@@ -29,7 +29,7 @@ at::Tensor random_tokens(int64_t count) {
   return at::randint(50, {count}, at::kLong);
 }
 
-// -log p of each token of `tokens` but the first, from everything before it in `tokens`.
+// Returns -log p of each token but the first, given all tokens before it.
 std::vector<double> losses(LanguageModel& model, const at::Tensor& tokens) {
   const auto logits = model.forward(tokens.slice(0, 0, -1).unsqueeze(0))[0];
   const auto picked = logits.log_softmax(-1).gather(1, tokens.slice(0, 1).unsqueeze(1)).neg();
@@ -53,7 +53,7 @@ TEST(Evaluate, OneWindowIsTheWholeDocument) {
   EXPECT_NEAR(result.perplexity(), std::exp(result.total / 59), 1e-8);
 }
 
-// Tokens that follow the likeliest way are all right, random ones as far as they are the likeliest.
+// Tokens chosen greedily are all counted as right, random ones only if they happen to have the largest logit.
 TEST(Evaluate, TokensThatWereTheLikeliest) {
   const auto model = linear_model();
   at::Tensor tokens = random_tokens(40);

@@ -19,22 +19,22 @@
 namespace cortado {
 namespace {
 
-// Questions of one task and length that have no answer yet.
+// The unanswered questions of one task and length.
 struct RulerPart {
   RulerKind kind;
   int64_t length;
   std::vector<int64_t> indices;
 };
 
-// A question as a model reads it.
+// A question as the model reads it.
 struct RulerPrompt {
   int64_t index;
   RulerQuestion question;
-  std::string input;  // with the chat template, without the answer's prefix
+  std::string input;  // with the chat template, without the answer prefix
   std::vector<int32_t> tokens;
 };
 
-// A line of the file of results, as far as it is read back.
+// The fields of a result that are read back.
 struct RulerRecord {
   std::string model, task;
   int64_t length, index, prompt_tokens;
@@ -51,7 +51,7 @@ std::vector<RulerRecord> records_of(const ResultFile& file) {
                        .length = reader.integer("length", 1, kMost),
                        .index = reader.integer("index", 0, kMost),
                        .prompt_tokens = reader.integer("prompt_tokens", 1, kMost),
-                       // Results of before there were several references say only whether the one was found.
+                       // Results written before questions had several references only have a boolean.
                        .score = reader.has("score") ? reader.number("score", 0, 1) : double(reader.boolean("correct")),
                        .state_bytes = reader.number("state_bytes", 0, 1e30),
                        .seconds = reader.number("seconds", 0, 1e30)});
@@ -119,7 +119,7 @@ class Asker {
     return chat_ ? subject_.tokenizer->encode(text) : encode_prompt(*subject_.tokenizer, text);
   }
 
-  // In the order of their tokens, so that those of a batch begin alike for as long as possible: that is read once.
+  // Sorts prompts by their tokens, so that those of a batch share a long prefix, which is read once.
   std::vector<RulerPrompt> prompts_of(const RulerPart& part, const RulerQuestions& questions) const {
     std::vector<RulerPrompt> prompts;
     for (const int64_t index : part.indices) {
@@ -136,7 +136,7 @@ class Asker {
     return prompts;
   }
 
-  // A batch for each process, their results written together.
+  // Each process answers one batch; the results of all are written together.
   void ask_turn(const RulerPart& part, std::span<const RulerPrompt> prompts) {
     const Ranks& ranks = request_.ranks;
     const auto count = prompts.size(), share = (count + ranks.size() - 1) / ranks.size();

@@ -1,4 +1,4 @@
-// RULER's questions, asked of a model.
+// Evaluates a model on RULER's questions.
 #pragma once
 
 #include <functional>
@@ -18,28 +18,28 @@ namespace cortado {
 
 struct RulerRequest {
   std::vector<std::string> tasks = {"single_1"};
-  std::vector<int64_t> lengths = {512, 1024, 2048, 4096};  // tokens of prompt and answer
-  int64_t samples = 100;                                   // questions of each task and length
-  int64_t batch = 8;                                       // asked at once
+  std::vector<int64_t> lengths = {512, 1024, 2048, 4096};  // tokens of the prompt and answer together
+  int64_t samples = 100;                                   // questions per task and length
+  int64_t batch = 8;                                       // questions per batch
   int64_t seed = 42;
-  bool plain = false;               // no chat template, even of a model that has one
-  std::function<void()> poll = {};  // called often: may throw to end the evaluation
-  Ranks ranks = {};                 // processes that take turns with the batches; all get all answers
+  bool plain = false;               // use no chat template, even if the model has one
+  std::function<void()> poll = {};  // called often; may throw to end the evaluation
+  Ranks ranks = {};                 // processes that share the batches; each gets all answers
 };
 
-// A model under the name that its results go by, and its tokenizer, which fits it.
+// A model with its tokenizer. The name identifies its results.
 struct OpenModel {
   std::string name;
   std::shared_ptr<LanguageModel> model;
   std::shared_ptr<Tokenizer> tokenizer;
 };
 
-// Asks what has no answer in `file` yet, and adds a line for each question there, a batch's together. Questions whose
-// own documents are longer than the length are left out, which is said. InputError: a length beyond learned positions,
-// or one at which no question of a task fits.
+// Asks all questions without an answer in `file`, and appends one line per question, batch by batch. Questions whose
+// own documents exceed the length are left out with a message. Throws InputError if a length exceeds learned positions,
+// or if no question of a task fits a length.
 void ask_ruler(const RulerRequest& request, const RulerMaterial& material, const OpenModel& subject, ResultFile& file);
 
-// What the results of one model, task and length come to.
+// The results of one model, task and length.
 struct RulerCell {
   int64_t samples = 0, prompt_tokens = 0;
   double score = 0, seconds = 0, state_bytes = 0;  // sums over the samples
@@ -49,7 +49,7 @@ struct RulerCell {
 using RulerColumn = std::pair<std::string, int64_t>;  // task, length
 using RulerCells = std::map<std::string, std::map<RulerColumn, RulerCell>>;
 
-// All that `file` holds, by model.
+// Sums up all results of `file` per model.
 RulerCells summed(const ResultFile& file);
 
 }  // namespace cortado

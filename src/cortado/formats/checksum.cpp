@@ -9,7 +9,7 @@ namespace {
 constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87ULL;
 constexpr uint64_t kPrime2 = 0xC2B2AE3D27D4EB4FULL;
 
-// For a fixed word a bijection of the state, for a fixed state a bijection of the word: no single change gets lost.
+// A bijection of the state for a fixed word, and of the word for a fixed state: no single changed word can get lost.
 uint64_t mix(uint64_t state, uint64_t word) {
   state = (state ^ (word * kPrime2)) * kPrime1;
   return state ^ (state >> 29);

@@ -1,5 +1,5 @@
-// A fast 64-bit checksum: any single flipped bit changes it, and so, all but surely, does any other damage. Not
-// cryptographic.
+// A fast 64-bit checksum. A single flipped bit always changes it; other damage goes unnoticed only by an unlikely
+// coincidence. It is not cryptographic.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace cortado {
 
 class Checksum {
  public:
-  // What is added in two pieces differs from the same bytes added in one: each piece counts with its length.
-  // `read` is told of every few MiB that have been read.
+  // Adds a piece together with its length: two calls give another checksum than one call with the joined bytes. Calls
+  // `read` after every 4 MiB and at the end, with the bytes that have just been read.
   void add(const void* bytes, size_t count, const std::function<void(const void*, size_t)>& read = nullptr);
   void add(std::string_view text) { add(text.data(), text.size()); }
 

@@ -16,7 +16,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kMaxHeader = 100'000'000;  // the limit of the format's own reader
+constexpr uint64_t kMaxHeader = 100'000'000;  // the limit of the reference implementation
 constexpr int64_t kMaxElements = int64_t{1} << 48;
 constexpr size_t kMaxDimensions = 32;
 constexpr const char* kChecksum = "checksum";
@@ -36,7 +36,8 @@ uint64_t byte_count(const at::Tensor& tensor) {
   return static_cast<uint64_t>(tensor.numel()) * static_cast<uint64_t>(tensor.element_size());
 }
 
-// Adds one tensor: name, type, shape, bytes; what lies in a mapped file does not stay in memory for it.
+// Adds a tensor's name, type, shape and bytes. For a tensor in a mapped file, pages are released after reading, so that
+// the checksum does not keep the file in memory.
 void add_tensor(Checksum& checksum, const std::string& name, const at::Tensor& tensor,
                 const MappedFile* map = nullptr) {
   std::string description = type_name(name, tensor.scalar_type());
@@ -82,13 +83,13 @@ std::string header_text(const TensorFile& file) {
     offset = end;
   }
   std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');  // the data then starts aligned
+  text.append((8 - text.size() % 8) % 8, ' ');  // so that the data starts at a multiple of 8
   return text;
 }
 
 // --- Reading ---
 
-// One file's bytes, and how it complains.
+// The bytes of a file, and its error messages.
 struct Source {
   const std::string& path;
   std::string_view header;
@@ -147,7 +148,7 @@ std::vector<int64_t> parse_shape(const Source& source, const std::string& name, 
   return shape;
 }
 
-// `bytes` of the map as a tensor that keeps it open; a copy where they do not lie as their type needs it.
+// Returns a tensor that views `bytes` of the map and keeps the map open; a copy if `bytes` is not aligned for the type.
 at::Tensor view_of(const std::shared_ptr<const MappedFile>& map, const char* bytes, const std::vector<int64_t>& shape,
                    at::ScalarType type) {
   if (reinterpret_cast<uintptr_t>(bytes) % c10::elementSize(type) == 0) {
@@ -162,7 +163,7 @@ struct Entry {
   std::string name;
   at::ScalarType type;
   std::vector<int64_t> shape;
-  uint64_t begin, end;  // of its bytes
+  uint64_t begin, end;  // in bytes, from the start of the data
 };
 
 Entry parse_entry(const Source& source, const std::string& name, const Json& entry) {
@@ -217,7 +218,7 @@ TensorFile map_safetensors(const std::string& path) {
   source.fail_if(!source.header.starts_with('{'), "the header is no JSON object");
   const Json header = parse_json(source.header, source.path);
   TensorFile file{{}, {}, map};
-  // Writers may list tensors in any order: they are read in the order of their bytes.
+  // Tensors may be listed in any order in the header; they are returned in the order of their data.
   std::vector<Entry> entries;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {

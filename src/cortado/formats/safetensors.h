@@ -1,4 +1,4 @@
-// A small, strict safetensors reader and writer.
+// A strict reader and writer for safetensors files.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,26 +16,28 @@ namespace cortado {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 struct TensorFile {
-  NamedTensors tensors;  // in the file's order
+  NamedTensors tensors;  // in the order of their data in the file
   std::map<std::string, std::string> metadata;
-  std::shared_ptr<const MappedFile> map = {};  // what the tensors of map_safetensors are views of
+  std::shared_ptr<const MappedFile> map = {};  // the file that the tensors of map_safetensors view
 };
 
-// Written beside its place and renamed into it (fsync'ed), so a crash leaves the old file or the new one. The metadata
-// gets "checksum" (of all tensor bytes, of their names, types and shapes, and of the other metadata) so that a flipped
-// bit is found on reading. Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL; others, and two tensors of one name, are a
-// Failure.
+// Writes a temporary file, syncs it, and renames it to `path`, so a crash leaves either the old file or the new one.
+// Adds "checksum" to the metadata: it covers all tensors (bytes, names, types, shapes) and the other metadata, so
+// reading detects a flipped bit. Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Throws Failure for other types and for
+// two tensors of one name.
 void write_safetensors(const std::string& path, const TensorFile& file);
 
-// Checks header length, JSON, types, shapes, offsets (inside the file, ascending, no overlap, no gap) and, where
-// present, the checksum. Anything wrong is an InputError naming the file. Tensors are owned copies on the CPU.
+// Checks the length of the header, the JSON, types, shapes, offsets (inside the file, ascending, no overlap, no gap)
+// and, if present, the checksum. Throws an InputError that names the file if a check fails. The tensors are owned
+// copies on the CPU.
 TensorFile read_safetensors(const std::string& path);
 
-// The same checks, but the tensors are views of the mapped file, which they keep open: for reading only, never to be
-// written to. Only what is used of them takes memory; map->release() gives it back.
+// Like read_safetensors, but the tensors are views of the mapped file, which they keep open. They must not be written
+// to. Only the pages that are used take memory; map->release() frees them.
 TensorFile map_safetensors(const std::string& path);
 
-// 16 hexadecimal digits that depend on every tensor's name, type, shape and bytes (not on the device or the metadata).
+// 16 hexadecimal digits that depend on every tensor's name, type, shape and bytes, but not on the device or the
+// metadata.
 std::string content_hash(const NamedTensors& tensors);
 
 }  // namespace cortado

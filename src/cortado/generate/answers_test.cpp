@@ -26,7 +26,7 @@ std::vector<int32_t> joined(std::vector<int32_t> first, const std::vector<int32_
   return first;
 }
 
-// A greedy answer of one sequence alone, and how far ahead of the next each token was.
+// A greedy answer of a single sequence, and each token's logit lead over the second-best token.
 struct Alone {
   std::vector<int32_t> tokens;
   std::vector<double> lead;
@@ -45,7 +45,7 @@ Alone answer_alone(const std::shared_ptr<LanguageModel>& model, const std::vecto
   return alone;
 }
 
-// Equal, or the first difference is where rounding decides between two tokens.
+// Expects equal answers, or a first difference where rounding decides between two tokens.
 void expect_same(const std::vector<int32_t>& actual, const Alone& alone, size_t length) {
   ASSERT_LE(actual.size(), alone.tokens.size());
   for (size_t i = 0; i < actual.size(); ++i) {
@@ -66,7 +66,7 @@ void expect_together_as_alone(const std::shared_ptr<LanguageModel>& model, const
   constexpr int64_t kTokens = 16;
   std::vector<Alone> alone;
   for (const auto& each : prompts) alone.push_back(answer_alone(model, each, kTokens));
-  const int32_t stop = alone[1].tokens[5];  // rows end at different times
+  const int32_t stop = alone[1].tokens[5];  // makes rows end at different times
   for (const int64_t chunk : {10, 512}) {
     const auto answers = answer_all(*model, prompts, {.tokens = kTokens, .stops = {stop}, .chunk = chunk});
     ASSERT_EQ(answers.tokens.size(), prompts.size());
@@ -81,7 +81,7 @@ TEST_P(EveryMixerAnswers, TogetherAsAlone) {
     const auto model = byte_model(GetParam());
     model->to(type);
     expect_together_as_alone(model, {prompt(0, 31), prompt(7, 29), prompt(20, 36), prompt(3, 29)});
-    // 23 tokens in common; two that are the same; one that is the beginning of the others.
+    // 23 shared tokens; two equal prompts; one prompt that is a prefix of the other.
     expect_together_as_alone(
         model, {joined(prompt(0, 23), prompt(60, 9)), joined(prompt(0, 23), prompt(8, 14)), prompt(0, 31)});
     expect_together_as_alone(model, {prompt(5, 30), prompt(5, 30)});
@@ -108,7 +108,7 @@ TEST(Answers, ProgressCountsEveryToken) {
   std::vector<int64_t> seen;
   AnswerOptions options = {.tokens = 3, .chunk = 8, .progress = [&](int64_t done) { seen.push_back(done); }};
   answer_all(*model, {prompt(0, 20), prompt(5, 22)}, options);
-  // Pieces of 8, 8 and 3 tokens of two prompts, the rest (1 + 3), and two tokens read back.
+  // Pieces of 8, 8 and 3 tokens of two prompts, then the rest (1 + 3), and two generated tokens read back.
   EXPECT_EQ(seen, (std::vector<int64_t>{16, 32, 38, 42, 44, 46}));
 }
 
@@ -131,7 +131,7 @@ TEST(Answers, RefusesWhatCannotBe) {
   EXPECT_THROW(answer_all(*model, {prompt(0, 5)}, {}), Failure);
 }
 
-// Rows beyond the tokenizer's tokens are never written.
+// Logits beyond the tokenizer's vocabulary are never chosen.
 TEST(Answers, WriteTokensOfTheVocabularyOnly) {
   const auto model = byte_model(R"({"mixer": "latte"})");
   const Prompts prompts = {prompt(0, 20), prompt(3, 30)};

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 
-// llama.cpp's common_params_sampling.
+// The defaults of llama.cpp's common_params_sampling.
 const SamplingChoice kLlamaCpp = {.temperature = 0.8, .top_p = 0.95, .min_p = 0.05, .top_k = 40};
 
 std::string place_of(const std::string& folder) { return folder + "/generation_config.json"; }
@@ -28,13 +28,13 @@ Json read_object(const std::string& path) {
   return json;
 }
 
-// Numbers of 32 bits as they were written: 0.8, not 0.800000011920929.
+// Rounds 32-bit numbers to the decimals that they were written with: 0.8, not 0.800000011920929.
 std::optional<double> rounded(std::optional<double> value) {
   if (value) value = std::round(*value * 1e6) / 1e6;
   return value;
 }
 
-// By the names that the place has for them.
+// Reads the settings under the names that the file uses.
 SamplingChoice read_choice(JsonReader& json, const char* temperature, const char* penalty, const std::string& prefix) {
   const auto number = [&](const std::string& key, double low, double high) {
     return rounded(json.optional_number(prefix + key, low, high));
@@ -77,7 +77,7 @@ SamplingChoice pretrained_sampling(const std::string& source) {
 void write_generation_config(const SamplingChoice& choice, const std::string& folder) {
   if (choice.empty()) return;
   Json json = read_object(place_of(folder));
-  json["do_sample"] = true;  // without it transformers reads none of the others
+  json["do_sample"] = true;  // without this transformers ignores the other settings
   const auto put = [&](const char* key, const auto& value) {
     if (value) json[key] = *value;
   };

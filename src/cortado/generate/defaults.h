@@ -1,4 +1,4 @@
-// What a model is sampled with where nobody says: RUN/generation_config.json, as Hugging Face's programs have it.
+// The default sampling settings of a model: RUN/generation_config.json, in Hugging Face's form.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace cortado {
 
-// What somebody has said; the rest is as it was.
+// The sampling settings that somebody has chosen. over() applies them to `others`.
 struct SamplingChoice {
   std::optional<double> temperature = {}, top_p = {}, min_p = {}, repetition_penalty = {};
   std::optional<int64_t> top_k = {};
@@ -19,19 +19,19 @@ struct SamplingChoice {
   SamplingOptions over(SamplingOptions others) const;
 };
 
-// FOLDER/generation_config.json, of a run or of a Hugging Face model: nothing where it is not there or says nothing of
-// sampling. A value that cannot be: InputError.
+// Reads FOLDER/generation_config.json of a run or a Hugging Face model. Returns no settings if the file is missing or
+// has none about sampling. Throws InputError for an invalid value.
 SamplingChoice read_generation_config(const std::string& folder);
-// What a pretrained model, a Hugging Face folder or a GGUF file (general.sampling.*), says.
+// Returns the settings of a pretrained model: a Hugging Face folder, or a GGUF file (general.sampling.*).
 SamplingChoice pretrained_sampling(const std::string& source);
-// Adds it to FOLDER/generation_config.json, which need not be there; nothing is written where nothing is said.
+// Merges the settings into FOLDER/generation_config.json, creating it if needed. Writes nothing if `choice` is empty.
 void write_generation_config(const SamplingChoice& choice, const std::string& folder);
 
-// The run's own. A model that was taught to chat and says nothing is sampled as llama.cpp samples it; any other as
-// SamplingOptions has it, which is OpenAI's default: from all tokens, as likely as the model has them.
+// Returns the run's own settings if it has any. Otherwise a chat model gets llama.cpp's defaults, and any other model
+// those of SamplingOptions: sampling from the model's distribution as it is, which is OpenAI's default.
 SamplingChoice default_sampling(const std::string& run, const Tokenizer* tokenizer);
 
-// {"temperature": 0.8, "top_k": 40, ...}
+// Returns {"temperature": 0.8, "top_k": 40, ...}.
 Json sampling_json(const SamplingOptions& sampling);
 
 }  // namespace cortado

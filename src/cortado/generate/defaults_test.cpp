@@ -32,8 +32,9 @@ TEST(Defaults, WhereARunSaysNothing) {
   const Json llama = {
       {"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}, {"repetition_penalty", 1.0}};
   EXPECT_EQ(sampling_json(default_sampling(run.path(), &taught).over({})), llama);
-  EXPECT_EQ(sampling_json(default_sampling(run.path(), &another).over({})), llama);  // of a template unknown here
-  // Token numbers and texts that are no samplings say nothing of it.
+  // A chat template that is unknown here.
+  EXPECT_EQ(sampling_json(default_sampling(run.path(), &another).over({})), llama);
+  // Fields that are not about sampling do not count as settings.
   write_file(run.path() + "/generation_config.json", R"({"eos_token_id": 2, "temperature": null, "_from": "x"})");
   EXPECT_EQ(sampling_json(default_sampling(run.path(), &taught).over({})), llama);
 }

@@ -7,11 +7,11 @@
 namespace cortado {
 namespace {
 
-// Tokens that a decoder must have seen to go on as in one text: SentencePiece drops a space at a text's beginning, and
-// a character's bytes may be several tokens.
+// Number of earlier tokens that a decoder needs to continue a text correctly: SentencePiece drops a space at the
+// beginning of a text, and a character's bytes may span several tokens.
 constexpr size_t kDecoderContext = 8;
 
-// Length of the longest end of `text` that is a proper beginning of `stop`.
+// Returns the length of the longest suffix of `text` that is a proper prefix of `stop`.
 size_t overlap(std::string_view text, std::string_view stop) {
   for (size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length) {
     if (text.substr(text.size() - length) == stop.substr(0, length)) return length;
@@ -26,7 +26,7 @@ std::optional<StreamDecoder> decoder_after(const std::shared_ptr<const Tokenizer
   if (!tokenizer) return std::nullopt;
   StreamDecoder decoder(tokenizer);
   for (const int32_t token : tokens.last(std::min(kDecoderContext, tokens.size()))) {
-    if (token < tokenizer->vocabulary()) decoder.push(token);  // others are rows of the model's that mean nothing
+    if (token < tokenizer->vocabulary()) decoder.push(token);  // skip padding rows of the vocabulary
   }
   return decoder;
 }
@@ -60,7 +60,7 @@ Generated generate(Session& session, const GenerateOptions& options,
   Sampler sampler(options.sampling);
   StopFilter filter(options.stops);
   auto decoder = decoder_after(session.tokenizer(), session.recent());
-  // Many models have more rows than tokens, to a round number: those never were trained.
+  // Many models round their vocabulary up; the additional rows were never trained.
   const int64_t vocabulary = decoder ? session.tokenizer()->vocabulary() : session.model().config().vocabulary;
   const auto show = [&](const std::string& text) {
     if (!text.empty()) write(text);
@@ -98,7 +98,7 @@ Conversation::Conversation(Session& session, const std::string& system)
   fail_input_if(session.depth() > 0 && !system.empty(),
                 "[chat] the loaded state already has its system message: it cannot get another one");
   if (!system.empty()) messages_ = {{"system", system}};
-  // What a loaded session has read: for what follows only that it ended with an answer matters.
+  // Of a loaded session it only matters that it ended with an answer.
   if (session.depth() > 0) messages_ = {{"user", ""}, {"assistant", ""}};
 }
 
@@ -119,7 +119,8 @@ int64_t Conversation::ask(const std::string& question, const std::function<bool(
     tokens = chat_.encode_next(messages_, more, turn_has_ended());
   }
   const auto count = static_cast<int64_t>(tokens.size());
-  std::optional<Session> before;  // a question that is read in one go cannot be cut
+  // A question that fits one chunk cannot be cancelled, so it needs no copy.
+  std::optional<Session> before;
   if (cancelled && count > Session::kChunk) before = session_.fork();
   if (session_.prefill(tokens, Session::kChunk, cancelled) < count) {
     session_ = std::move(*before);

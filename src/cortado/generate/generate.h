@@ -1,4 +1,4 @@
-// Writing text with a session.
+// Text generation with a session.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,14 @@
 
 namespace cortado {
 
-// Lets text through until a stop string appears in it. Holds back what may be the beginning of one.
+// Passes text through until a stop string appears. Holds back text that may be the beginning of a stop string.
 class StopFilter {
  public:
-  explicit StopFilter(std::vector<std::string> stops);  // InputError: an empty stop string
+  explicit StopFilter(std::vector<std::string> stops);  // throws InputError for an empty stop string
 
-  // The text that is safe to show. Once a stop string is complete: what came before it, and nothing ever after.
+  // Returns the text that is safe to show. When a stop string is complete: the text before it, and nothing afterwards.
   std::string push(std::string_view text);
-  std::string finish();  // what is still held back
+  std::string finish();  // returns the text still held back
   bool stopped() const { return stopped_; }
 
  private:
@@ -28,45 +28,45 @@ class StopFilter {
   bool stopped_ = false;
 };
 
-// Decodes what follows these tokens as the end of their text. None without a tokenizer.
+// Returns a decoder for tokens that continue this text; nothing without a tokenizer.
 std::optional<StreamDecoder> decoder_after(const std::shared_ptr<const Tokenizer>& tokenizer,
                                            std::span<const int32_t> tokens);
 
 struct GenerateOptions {
   SamplingOptions sampling = {};
-  int64_t tokens = 200;                   // at most
-  std::vector<std::string> stops = {};    // ends the text, and is not part of it
-  std::vector<int32_t> stop_tokens = {};  // the same by token, as special().stops has them
+  int64_t tokens = 200;                   // largest number of tokens
+  std::vector<std::string> stops = {};    // strings that end the text and are not part of it
+  std::vector<int32_t> stop_tokens = {};  // tokens that end the text, as in special().stops
   std::function<bool()> cancelled = {};   // asked before every token
-  // Called with every token before the session reads it.
+  // Called with every sampled token before the session reads it.
   std::function<void(int32_t token)> on_token = {};
 };
 
 struct Generated {
   enum class End { kTokens, kStop, kCancelled };
-  int64_t tokens = 0;  // sampled, and read back by the session
+  int64_t tokens = 0;  // tokens sampled and read back by the session
   End end = End::kTokens;
 };
 
-// Samples from the session's logits and reads every token back, so that the session ends after the last token, ready to
-// go on. `write` gets the text as it comes, in whole UTF-8 characters; nothing of a session without a tokenizer. What
-// the session holds includes the stop string or token that ended the text.
+// Samples from the session's logits and reads every token back, so the session ends after the last token and can
+// continue. `write` gets the text in pieces of whole UTF-8 characters; it is not called without a tokenizer. The
+// session's state includes the stop string or token that ended the text.
 Generated generate(Session& session, const GenerateOptions& options,
                    const std::function<void(std::string_view)>& write);
 
-// Talking with a model that was taught to: the session holds the conversation.
+// A conversation with a chat model. The session holds its state.
 class Conversation {
  public:
-  // The session and its tokenizer outlive the conversation. A session that has read something is taken as one that
-  // ended after an answer, and `system` must then be empty. InputError: the tokenizer has no chat template.
+  // The session and its tokenizer must outlive the conversation. A session that has read tokens is assumed to end after
+  // an answer; `system` must then be empty. Throws InputError if the tokenizer has no chat template.
   Conversation(Session& session, const std::string& system);
 
-  // Reads a question, up to where the answer begins. Returns the number of tokens; 0 when it was cancelled on the way:
-  // then it was never asked.
+  // Reads a question up to the beginning of the answer. Returns the number of tokens; 0 if it was cancelled, and the
+  // session is then as before.
   int64_t ask(const std::string& question, const std::function<bool()>& cancelled = {});
 
-  // The model's answer, until one of the tokens that end it. An answer that was cut short (by its length, by
-  // `cancelled`) is closed by the next question.
+  // Generates the model's answer up to a token that ends it. The next question closes an answer that was cut short by
+  // its length or by `cancelled`.
   Generated answer(GenerateOptions options, const std::function<void(std::string_view)>& write);
 
  private:

@@ -7,7 +7,7 @@
 namespace cortado {
 namespace {
 
-// What is shown when the text comes in these pieces.
+// Returns what is shown for a text that arrives in these pieces.
 std::string shown(const std::vector<std::string>& stops, const std::vector<std::string>& pieces) {
   StopFilter filter(stops);
   std::string text;

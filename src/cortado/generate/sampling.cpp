@@ -44,7 +44,7 @@ int32_t Sampler::sample(const at::Tensor& logits, std::span<const int32_t> recen
     left -= c.weight;
     if (left < 0) return c.token;
   }
-  // Rounding can leave a hair at the end: the last one that has any weight.
+  // Rounding can leave a small remainder; take the last candidate with any weight.
   const auto last = std::find_if(candidates_.rbegin(), candidates_.rend(), [](const auto& c) { return c.weight > 0; });
   if (last == candidates_.rend()) throw Failure("[generate] no token has any probability: it can't be sampled from");
   return last->token;
@@ -71,7 +71,7 @@ void Sampler::add_bias() {
 }
 
 void Sampler::penalise(std::span<const int32_t> recent, std::span<const int32_t> written) {
-  // A token beyond the scores was read, but is not to be written.
+  // The session may have read tokens beyond the scores; they can't be sampled.
   const auto known = [&](int32_t token) { return static_cast<size_t>(token) < scores_.size(); };
   if (options_.repetition_penalty != 1.0) {
     const auto penalty = static_cast<float>(options_.repetition_penalty);
@@ -113,7 +113,7 @@ const std::vector<Sampler::Candidate>& Sampler::candidates(const at::Tensor& log
     total += c.weight;
   }
   if (options_.top_p < 1) keep_top_p(total);
-  // The likeliest has weight exp(0) = 1.
+  // The likeliest token has weight exp(0) = 1.
   if (options_.min_p > 0) std::erase_if(candidates_, [&](const auto& c) { return c.weight < options_.min_p; });
   return candidates_;
 }
@@ -126,7 +126,7 @@ void Sampler::keep_top_k() {
   candidates_.resize(k);
 }
 
-// A heap gives the likeliest first without sorting a whole vocabulary of which a few are kept.
+// A heap yields the likeliest tokens first without sorting the whole vocabulary.
 void Sampler::keep_top_p(double total) {
   const auto heap_order = [](const auto& a, const auto& b) { return likelier(b.score, b.token, a.score, a.token); };
   std::make_heap(candidates_.begin(), candidates_.end(), heap_order);

@@ -21,7 +21,7 @@ std::map<int32_t, double> distribution(const SamplingOptions& options, const std
   return found;
 }
 
-// Logits whose softmax is the given probabilities.
+// Returns logits whose softmax is the given probabilities.
 std::vector<float> logits_of(std::initializer_list<double> probabilities) {
   std::vector<float> logits;
   for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p) + 3.0));
@@ -41,7 +41,7 @@ TEST(Sampling, WithoutOptionsIsTheSoftmax) {
 }
 
 TEST(Sampling, TemperatureIsAPowerOfTheProbabilities) {
-  // p^(1/0.5) = p²: 0.25, 0.04, 0.09, over their sum 0.38.
+  // p^(1/0.5) = p²: 0.25, 0.04 and 0.09, divided by their sum 0.38.
   expect_probabilities(distribution({.temperature = 0.5}, logits_of({0.5, 0.2, 0.3})),
                        {{0, 0.25 / 0.38}, {1, 0.04 / 0.38}, {2, 0.09 / 0.38}});
 }
@@ -75,13 +75,15 @@ TEST(Sampling, MinPIsRelativeToTheLikeliest) {
 }
 
 TEST(Sampling, TopPCountsWhatTopKHasLeft) {
-  // After top-k 2: 4/7 and 3/7; 0.5 is reached by the first alone (0.4 of everything would not be).
+  // After top-k 2 the probabilities are 4/7 and 3/7, so the first token alone reaches 0.5. Of the original
+  // probabilities, 0.4 would not.
   expect_probabilities(distribution({.top_k = 2, .top_p = 0.5}, logits_of({0.1, 0.4, 0.3, 0.2})), {{1, 1.0}});
 }
 
 TEST(Sampling, RepetitionPenaltyLowersRecentTokensOnly) {
   const SamplingOptions options = {.repetition_penalty = 2.0, .repetition_window = 2};
-  const auto got = distribution(options, {2, -1, 1, 0}, {2, 0, 1, 1, 0});  // 2 is out of the window; 0 and 1 in it
+  // 2 is outside the window; 0 and 1 are inside.
+  const auto got = distribution(options, {2, -1, 1, 0}, {2, 0, 1, 1, 0});
   expect_probabilities(got, distribution({}, {1, -2, 1, 0}));
 }
 
@@ -125,7 +127,7 @@ TEST(Sampling, SeedAndPositionDecideTheDraw) {
 
 TEST(Sampling, PresenceAndFrequencyArePaidForByWhatWasWritten) {
   const auto logits = at::tensor({3.0F, 2.5F, 0.0F, 1.0F});
-  const std::vector<int32_t> written = {0, 0, 1, 3, 9};  // 9: beyond the scores
+  const std::vector<int32_t> written = {0, 0, 1, 3, 9};  // 9 is beyond the scores
   const auto scores = [&](const SamplingOptions& options) {
     Sampler sampler(options);
     std::vector<float> found(4);
@@ -135,7 +137,7 @@ TEST(Sampling, PresenceAndFrequencyArePaidForByWhatWasWritten) {
   EXPECT_EQ(scores({.presence_penalty = 1.5}), (std::vector<float>{1.5F, 1.0F, 0.0F, -0.5F}));
   EXPECT_EQ(scores({.frequency_penalty = 0.5}), (std::vector<float>{2.0F, 2.0F, 0.0F, 0.5F}));
   EXPECT_EQ(scores({.presence_penalty = -1, .frequency_penalty = 1}), (std::vector<float>{2.0F, 2.5F, 0.0F, 1.0F}));
-  // A prompt's tokens cost nothing.
+  // Tokens of the prompt are not penalised.
   Sampler greedy({.temperature = 0, .presence_penalty = 2});
   EXPECT_EQ(greedy.sample(logits, written, 0), 0);
   EXPECT_EQ(greedy.sample(logits, written, 0, std::vector<int32_t>{0}), 1);
@@ -172,7 +174,7 @@ TEST(Sampling, OptionsOutOfRangeAreRefused) {
       {.min_p = -0.1},
       {.min_p = 2},
       {.repetition_penalty = 0},
-      {.repetition_penalty = 1e-300},  // a float32 that would be 0
+      {.repetition_penalty = 1e-300},  // becomes 0 in float32
       {.repetition_penalty = -1},
       {.repetition_window = -1},
       {.top_p = std::nan("")},

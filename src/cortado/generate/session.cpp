@@ -36,7 +36,7 @@ std::string text_of(const at::Tensor& bytes) {
   return {data, data + bytes.numel()};
 }
 
-// A state of the same weights with another memory is refused with what the memories are, where that is known.
+// Refuses a state of equal weights with another memory, naming both memories if they are known.
 void check_memory(const std::string& path, const std::string& identity, const std::string& memory) {
   const TensorFile file = map_safetensors(path);
   const auto owner = file.metadata.find("identity");
@@ -73,7 +73,8 @@ int64_t Session::prefill(const std::vector<int32_t>& tokens, int64_t chunk, cons
   return done;
 }
 
-// Rounds of a chunk for each process, while something is left behind them. The number of tokens read.
+// Reads in rounds of one chunk per process, as long as tokens remain after the round. Returns the number of tokens
+// read.
 int64_t Session::read_rounds(const Ranks& ranks, const at::Tensor& tokens, int64_t chunk,
                              const std::function<bool()>& cancelled) {
   const c10::InferenceMode inference;
@@ -130,7 +131,7 @@ void Session::step(int32_t token) {
 }
 
 void Session::read(const at::Tensor& tokens) {
-  const c10::InferenceMode inference;  // no gradients, and less to do for every small operation of a step
+  const c10::InferenceMode inference;  // no autograd, and less overhead per small operation of a step
   const auto hidden = model_->hidden(tokens.to(model_->device()), {}, &state_);
   const auto last = model_->logits(hidden.slice(1, hidden.size(1) - 1));
   logits_ = last.reshape({-1}).to(at::kCPU, at::kFloat);
@@ -142,7 +143,7 @@ const at::Tensor& Session::logits() const {
   return logits_;
 }
 
-// Forgets in large steps, so that a token costs no shifting.
+// Drops old tokens in large steps, so that no token costs a shift of the whole list.
 void Session::remember(std::span<const int32_t> tokens) {
   recent_.insert(recent_.end(), tokens.begin(), tokens.end());
   if (recent_.size() >= 2 * kRecentTokens) recent_.erase(recent_.begin(), recent_.end() - kRecentTokens);
@@ -152,7 +153,8 @@ std::optional<int64_t> trained_context(const LanguageModel& model) {
   const ModelConfig& config = model.config();
   const bool looks_back = std::any_of(model.mixers().begin(), model.mixers().end(),
                                       [](const auto& mixer) { return mixer->state_layout().grows(); });
-  const bool ends = config.positions == PositionKind::kLearned;  // with an error, not with nonsense
+  // Learned positions end with an error, not with wrong output.
+  const bool ends = config.positions == PositionKind::kLearned;
   return looks_back && !ends && config.context > 0 ? std::optional(config.context) : std::nullopt;
 }
 

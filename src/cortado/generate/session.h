@@ -1,4 +1,4 @@
-// A sequence that a model reads and goes on with: constant time a token, a state that can be saved, loaded and forked.
+// A sequence that a model reads and continues. Its state can be saved, loaded and forked.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,31 +17,31 @@
 
 namespace cortado {
 
-// The number of tokens beyond which a model was not trained to look back; none: it has no layer that does, or its
-// context is not known, or it ends with an error there.
+// Returns the number of tokens beyond which the model was not trained to look back. Returns nothing if no layer looks
+// back without limit, if the model's context is unknown, or if the model refuses longer sequences.
 std::optional<int64_t> trained_context(const LanguageModel& model);
 
-// One sequence. No gradients are kept. Everything that the future depends on is in the session: copying it through
-// fork(), or saving and loading it, gives a sequence that goes on exactly as this one would.
+// One sequence, without gradients. The session holds everything that its continuation depends on: a fork, or a saved
+// and loaded session, continues exactly as this one would.
 class Session {
  public:
-  static constexpr int64_t kChunk = kReadChunk;  // tokens that prefill reads at a time: bounds its memory
-  static constexpr size_t kRecentTokens = 4096;  // how far back recent() reaches, at least
+  static constexpr int64_t kChunk = kReadChunk;  // tokens per chunk of prefill; bounds its memory
+  static constexpr size_t kRecentTokens = 4096;  // least number of tokens in recent()
 
-  // No tokenizer: it reads tokens only, never text.
+  // Without a tokenizer the session reads tokens only, never text.
   Session(std::shared_ptr<LanguageModel> model, std::shared_ptr<const Tokenizer> tokenizer);
 
-  // Reads tokens, in chunks, through the same forward pass as everything else. The same sequence cut in other places
-  // gives the same logits up to rounding. `cancelled` is asked before every chunk but the first; returns the number of
-  // tokens read. InputError: a token outside the vocabulary, more tokens than learned positions.
+  // Reads tokens in chunks by the model's forward pass. Cutting a sequence at other places gives equal logits up to
+  // rounding. `cancelled` is asked before every chunk but the first. Returns the number of tokens read. Throws
+  // InputError for a token outside the vocabulary, or more tokens than learned positions.
   int64_t prefill(const std::vector<int32_t>& tokens, int64_t chunk = kChunk,
                   const std::function<bool()>& cancelled = {});
-  // The same by several processes that have the same model: each reads its chunk of every so many, and every layer's
-  // state is handed on from one to the next. Process 0 has read them all in the end, from where its session stood; the
-  // others' sessions are of no more use. All of them make the call.
+  // Prefills with several processes that have the same model. Each process reads every n-th chunk, and each layer's
+  // state is passed from one process to the next. In the end process 0's session has read all tokens; the sessions of
+  // the others must not be used any more. Collective: all processes make the call.
   int64_t prefill_among(const Ranks& ranks, const std::vector<int32_t>& tokens, int64_t chunk = kChunk,
                         const std::function<bool()>& cancelled = {});
-  // The same of a text; at the beginning with the marks that the model expects there.
+  // Prefills a text. At the beginning of a sequence it is preceded by the model's begin tokens.
   void prefill_text(std::string_view text) {
     prefill(depth_ == 0 ? encode_prompt(*tokenizer_, text) : tokenizer_->encode(text));
   }
@@ -49,7 +49,7 @@ class Session {
   // Reads one token.
   void step(int32_t token);
 
-  // Of the token that comes next: float32 [V], on the CPU. InputError when nothing has been read yet.
+  // Returns the logits of the next token: float32 [V], on the CPU. Throws InputError if nothing has been read yet.
   const at::Tensor& logits() const;
 
   int64_t depth() const { return depth_; }                     // tokens read
@@ -58,9 +58,9 @@ class Session {
 
   Session fork() const;
 
-  // A safetensors file: the model's state, the logits, the recent tokens. `memory` says which memory the model runs
-  // with, for the message that refuses a state of another one. Loading the state of another model or memory, or one
-  // made with another --dtype: InputError.
+  // Save and load a safetensors file with the model's state, the logits and the recent tokens. `memory` describes the
+  // memory that the model runs with, for error messages. Loading throws InputError for a state of another model or
+  // memory, or of another --dtype.
   void save(const std::string& path, const std::string& memory = "") const;
   void load(const std::string& path, const std::string& memory = "");
 
@@ -76,7 +76,7 @@ class Session {
   std::shared_ptr<LanguageModel> model_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   ModelState state_;
-  at::Tensor logits_;  // replaced, never written to: forks share it
+  at::Tensor logits_;  // replaced but never modified, so forks share it
   std::vector<int32_t> recent_;
   int64_t depth_ = 0;
 };

@@ -73,7 +73,7 @@ TEST_P(EveryMixer, ForkedSavedAndLoadedGoOnAlike) {
   session.save(folder.path() + "/state");
   Session fork = session.fork();
   write(session, 18);
-  write(fork, 18);  // its state is its own: the other's steps have not moved it
+  write(fork, 18);  // steps of the original do not change the fork's state
   Session loaded(model, bytes());
   loaded.load(folder.path() + "/state");
   write(loaded, 18);

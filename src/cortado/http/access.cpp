@@ -8,7 +8,7 @@ namespace cortado {
 
 namespace {
 
-// In a time that does not tell how much of it is right.
+// Compares in constant time, so that the time does not reveal how much of the key is right.
 bool same_secret(const std::string& given, const std::string& secret) {
   unsigned difference = given.size() == secret.size() ? 0 : 1;
   for (size_t i = 0; i < given.size(); ++i) {
@@ -20,8 +20,8 @@ bool same_secret(const std::string& given, const std::string& secret) {
 
 }  // namespace
 
-// A name that a page's author can let point to this machine makes a browser here take the server for the page's own:
-// who listens at home alone is called by home's names alone.
+// Protects against DNS rebinding: a page's author can let a name point to this machine, and a browser here would take
+// the server for the page's own. A server that listens on localhost only must be called by a name of localhost.
 bool Access::allowed_host(const httplib::Request& request) const {
   const std::string given = request.get_header_value("Host");
   const auto is_home = [](const std::string& name) {
@@ -48,13 +48,14 @@ bool Access::has_key(const httplib::Request& request) const {
   return found;
 }
 
-// Whether a caller is turned away.
+// Returns an error if the request must be refused.
 std::optional<WireError> Access::refusal(const httplib::Request& request) const {
   if (!allowed_host(request)) {
     return WireError(403, "this server listens at home alone: a proxy must call it by 127.0.0.1 or localhost", "",
                      "host_not_allowed");
   }
-  // A page of another origin could otherwise make a browser here call a server that only listens at home.
+  // Otherwise a page of another origin could make a browser on this machine call a server that listens on localhost
+  // only.
   if (!allowed_origin(request)) {
     return WireError(403, "pages of this origin may not call: --cors allows one", "", "origin_not_allowed");
   }
@@ -63,7 +64,7 @@ std::optional<WireError> Access::refusal(const httplib::Request& request) const 
   return WireError(401, "the API key is missing or wrong", "", "invalid_api_key");
 }
 
-// What a browser asks before a page of the origin that --cors names may call: it may send whatever it wants to.
+// Answers a browser's preflight request for the origin that --cors names: all headers are allowed.
 void Access::allow_origin(const httplib::Request& request, httplib::Response& response) const {
   response.set_header("Access-Control-Allow-Origin", options_.cors);
   response.set_header("Access-Control-Expose-Headers", "*");

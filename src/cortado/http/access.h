@@ -1,4 +1,4 @@
-// Who may call: by the name that the server is called by, the origin of the page, and the key.
+// Access control: the Host header, the origin of the page, and the API key.
 #pragma once
 
 #include <httplib.h>
@@ -11,11 +11,11 @@ namespace cortado {
 
 class Access {
  public:
-  explicit Access(const HttpOptions& options) : options_(options) {}  // which outlive it
+  explicit Access(const HttpOptions& options) : options_(options) {}  // the options must outlive this
 
-  // Why a caller is turned away; none: he is not.
+  // Returns why a request is refused; nothing if it is allowed.
   std::optional<WireError> refusal(const httplib::Request& request) const;
-  // Says so to the pages of the origin that --cors names.
+  // Adds the CORS headers for the origin that --cors names.
   void allow_origin(const httplib::Request& request, httplib::Response& response) const;
 
  private:

@@ -12,12 +12,12 @@ Connection& Connection::current() {
 
 bool Connection::has_client() const {
   pollfd state{.fd = socket, .events = POLLIN, .revents = 0};
-  if (::poll(&state, 1, 0) <= 0) return true;  // nothing has come, not even the end
+  if (::poll(&state, 1, 0) <= 0) return true;  // no data, and no end of the stream either
   char next = 0;
   return ::recv(socket, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-// As the library's own, but for a connection of one request.
+// Like the library's own, but for connections of one request.
 bool Listener::process_and_close_socket(socket_t socket) {
   Connection& connection = Connection::current();
   connection = {.socket = socket};

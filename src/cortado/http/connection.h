@@ -1,4 +1,4 @@
-// The connection that a thread serves: whether its client is still there, and what has gone wrong with its answer.
+// The connection that a thread serves: whether its client is still connected, and why its answer failed.
 #pragma once
 
 #include <httplib.h>
@@ -8,28 +8,29 @@
 
 namespace cortado {
 
-// One request of one client, between the socket's opening and its closing, all in one thread.
+// One request of one client, from opening to closing the socket, all in one thread.
 struct Connection {
   int socket = -1;
-  std::string failure = {};  // why its answer failed: one line, without what was asked; empty: it did not
-  size_t bytes = 0;          // of its body
+  // Why the answer failed, in one line without the request's content; empty if it did not fail.
+  std::string failure = {};
+  size_t bytes = 0;  // of the request's body
 
-  static Connection& current();  // of this thread
-  // Whether somebody may still read what is sent. Who has closed his side, or half of it, is gone.
+  static Connection& current();  // this thread's connection
+  // Whether the client may still read. A client that has closed its side, or half of it, counts as gone.
   bool has_client() const;
 };
 
-// The library's server, which says neither whose connection a handler answers nor when it has ended.
+// cpp-httplib's server, extended: a handler can find its connection and learns when it has ended.
 class Listener : public httplib::Server {
  public:
-  // Bodies from this size on leave much free memory behind that the heap does not give back by itself.
+  // Bodies of at least this size leave much free memory behind that the heap does not return by itself.
   static constexpr size_t kLargeBody = 1 << 18;
 
-  // Clients that wait until they are taken: as many as the system allows, not the library's five. Of more at once some
-  // would be told that the connection was reset. After it has been bound.
+  // Lets as many clients wait for a connection as the system allows, instead of the library's five; others would get a
+  // connection reset. Call it after binding. Returns false if it fails.
   bool wait_in_line() { return ::listen(svr_sock_, SOMAXCONN) == 0; }
 
-  // Whether the request of a large body has ended since it was asked last.
+  // Whether a request with a large body has ended since the last call.
   bool take_large_bodies() { return large_.exchange(false); }
 
  private:

@@ -22,7 +22,8 @@ std::string time_now() {
   return text;
 }
 
-// What a path is counted as: not every word that a client sends.
+// Returns the path under which a request is counted. Unknown paths share one entry, so that clients can't create any
+// number of them.
 std::string known_path(const std::string& path) {
   if (path.starts_with("/v1/models/")) return "/v1/models/NAME";
   if (path.starts_with("/v1/responses/")) return "/v1/responses/ID";
@@ -33,7 +34,7 @@ std::string known_path(const std::string& path) {
   return std::find(kPaths.begin(), kPaths.end(), path) == kPaths.end() ? "other" : path;
 }
 
-// `entries`, in this order; the text has their values alone.
+// Writes `entries` in this order; the text form has only their values.
 void write_line(LogForm form, const Json& entries) {
   if (form == LogForm::kNone) return;
   std::string text;
@@ -50,7 +51,7 @@ void RequestLog::count_failure(const std::string& path) {
   metrics_.count("cortado_failures_total", 1, concat("path=\"", path, "\""));
 }
 
-// Outside of what the library guards.
+// Runs outside of the library's exception handling.
 void RequestLog::ended(const httplib::Request& request, const httplib::Response& response) {
   try {
     const std::string path = known_path(request.path);
@@ -65,7 +66,7 @@ void RequestLog::ended(const httplib::Request& request, const httplib::Response&
       line["reason"] = why;
     }
     write_line(form_, line);
-  } catch (const std::exception&) {  // a line is missing
+  } catch (const std::exception&) {  // the line is lost
   }
 }
 

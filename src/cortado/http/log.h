@@ -1,4 +1,4 @@
-// A line and a number for every request that has ended; never with what was asked.
+// Logs and counts every finished request, without its content.
 #pragma once
 
 #include <httplib.h>
@@ -11,14 +11,14 @@ namespace cortado {
 
 enum class LogForm { kNone, kText, kJson };
 
-// Into the standard error stream, and into what /metrics says. Called by any thread.
+// Writes to standard error and to the counters of /metrics. Thread-safe.
 class RequestLog {
  public:
   RequestLog(Metrics& metrics, LogForm form) : metrics_(metrics), form_(form) {}
 
-  // By the thread of its connection, with the reason if its answer has failed.
+  // Called in the connection's thread; includes the reason if the answer failed.
   void ended(const httplib::Request& request, const httplib::Response& response);
-  // An answer that no connection waits for.
+  // Logs the failure of an answer that no connection waits for.
   void failed(const std::string& path, const std::string& why);
 
  private:

@@ -1,4 +1,4 @@
-// The files of the page that a server shows at /.
+// The files of the web page that the server shows at /.
 #pragma once
 
 #include <map>
@@ -13,11 +13,11 @@ struct PageFile {
 };
 using Page = std::map<std::string, PageFile>;  // by path: "/", "/app.js"
 
-// What was built into the program, by name (cmake/Page.cmake); nothing if the page was not built.
+// Returns the files built into the program, by name (cmake/Page.cmake); none if it was built without the page.
 std::map<std::string, std::string_view> built_in_files();
 Page built_in_page();
 
-// Those of a folder, index.html as "/" too. InputError: there is no index.html.
+// Returns the files of a folder; index.html is also "/". Throws InputError without index.html.
 Page read_page(const std::string& folder);
 
 }  // namespace cortado

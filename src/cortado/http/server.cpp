@@ -25,23 +25,24 @@ namespace cortado {
 namespace {
 
 constexpr const char* kJson = "application/json";
-constexpr int kHungUp = 499;  // as nginx has it: nobody is there to read it, but the log tells it
+constexpr int kHungUp = 499;  // nginx's status for "client closed request": only the log shows it
 
-// The threads of the connections. What one of them computes (a state is copied) it computes alone: see open_all of
+// The threads of the connections. Each of them computes (copies of states) on one thread; see open_all in
 // cli/serve.cpp.
 class Workers : public httplib::ThreadPool {
  public:
   using ThreadPool::ThreadPool;
   void enqueue(std::function<void()> work) override {
     ThreadPool::enqueue([work = std::move(work)] {
-      at::get_num_threads();  // asked for the first time, it sets what OpenMP is to use
+      // Its first call sets OpenMP's number of threads, so it must come before ours.
+      at::get_num_threads();
       omp_set_num_threads(1);
       work();
     });
   }
 };
 
-// Nothing but what this server itself sends, no scripts in the page's text, in nobody's frame.
+// The page may load from this server only, has no inline scripts, and may not be framed.
 constexpr const char* kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -56,7 +57,7 @@ void reply(httplib::Response& response, const WireError& error) {
   if (error.status() == 429 || error.status() == 503) response.set_header("Retry-After", "1");
 }
 
-// Whatever went wrong, as OpenAI's API says it.
+// Converts any exception to an error of OpenAI's API.
 WireError wire_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -77,12 +78,12 @@ WireError wire_error(const std::exception_ptr& error) {
   }
 }
 
-// What went wrong here, and not with what was asked.
+// Records errors of the server for the log, but not errors in a request.
 void note_failure(const WireError& error) {
   if (error.status() >= 500 && error.status() != 503) Connection::current().failure = error.what();
 }
 
-// A text that is gone once it has been read: an answer may take long.
+// Takes the text, so that its memory is freed after parsing: an answer may take long.
 Json body_of(std::string&& given) {
   const std::string body = std::move(given);
   try {
@@ -92,7 +93,8 @@ Json body_of(std::string&& given) {
   }
 }
 
-// Every body is JSON, whatever it is called: curl calls what it sends a form. What cannot be is refused by its name.
+// Every body is read as JSON whatever its type, because curl declares a form. Only types that cannot be JSON are
+// refused.
 std::optional<WireError> other_type(const httplib::Request& request) {
   const std::string type = request.get_header_value("Content-Type");
   for (const char* other : {"multipart/", "image/", "audio/", "video/"}) {
@@ -110,7 +112,7 @@ struct HttpServer::Implementation {
   HttpOptions options;
   Listener server;
   int port = 0;
-  std::vector<std::pair<std::regex, std::string>> methods = {};  // of every path
+  std::vector<std::pair<std::regex, std::string>> methods = {};  // methods of every path
   Access access{options};
   RequestLog log{engine.metrics(), options.log};
   Inspector inspector{engine, options.limits};
@@ -157,8 +159,8 @@ struct HttpServer::Implementation {
   void set_up();
 };
 
-// The body is read here: the library would take what curl sends for a form, of 8 KiB at most, and not count what it
-// unpacks. It is read where the caller is refused, too: who is still sending does not see an answer.
+// The body is read here because the library would limit curl's "forms" to 8 KiB and would not count unpacked bytes. It
+// is also read if the request is refused: a client that is still sending does not see an answer.
 httplib::Server::HandlerWithContentReader HttpServer::Implementation::with_body(const BodyHandler& handler) {
   return [this, handler](const httplib::Request& request, httplib::Response& response,
                          const httplib::ContentReader& read) {
@@ -183,7 +185,7 @@ std::string HttpServer::Implementation::whole_body(const httplib::ContentReader&
     if (fits && wanted) body.append(bytes, count);
     return fits;
   });
-  // The library says so where the length is told beforehand.
+  // The library sets 413 if the declared length is too large.
   if (size > static_cast<size_t>(options.body_bytes) || response.status == 413) {
     throw WireError(413, "the request is larger than this server takes");
   }
@@ -194,7 +196,7 @@ std::string HttpServer::Implementation::whole_body(const httplib::ContentReader&
   return body;
 }
 
-// Before anything is read; those that may have a body are looked at when it is (with_body).
+// Called before anything is read. Requests that may have a body are checked when it is read (with_body).
 httplib::Server::HandlerResponse HttpServer::Implementation::before(const httplib::Request& request,
                                                                     httplib::Response& response) const {
   using Handled = httplib::Server::HandlerResponse;
@@ -211,8 +213,9 @@ httplib::Server::HandlerResponse HttpServer::Implementation::before(const httpli
   return Handled::Handled;
 }
 
-// A stream, through a content provider. `write_all` gets what writes bytes, and whether there is still a reader. What
-// goes wrong in its middle it says in the answer's form, for the status has been sent.
+// Sends a stream through a content provider. `write_all` gets a function that writes bytes and returns whether the
+// client is still connected. Errors in the middle of the stream are reported in the answer's own form, because the
+// status has been sent already.
 template <typename WriteAll>
 void stream(httplib::Response& response, const WriteAll& write_all) {
   response.set_header("Cache-Control", "no-cache");
@@ -232,7 +235,7 @@ void stream(httplib::Response& response, const WriteAll& write_all) {
   });
 }
 
-// Fields that nobody here knows are not looked at, and are said.
+// Lists unknown fields, which are ignored, in a header.
 void tell_unknown(httplib::Response& response, const std::vector<std::string>& fields) {
   constexpr size_t kMost = 1000;
   std::string names;
@@ -243,7 +246,7 @@ void tell_unknown(httplib::Response& response, const std::vector<std::string>& f
   if (!names.empty()) response.set_header("X-Ignored-Fields", names);
 }
 
-// An answer that comes as a whole: its status is known once it is there.
+// Sends a complete answer, so that its status is known before anything is sent.
 template <typename WriteAll>
 void send_whole(httplib::Response& response, const WriteAll& write_all) {
   const Connection& connection = Connection::current();
@@ -290,7 +293,7 @@ void HttpServer::Implementation::respond(std::string bytes, httplib::Response& r
   });
 }
 
-// What is not well is told by the status, so that a proxy goes elsewhere.
+// The status tells a proxy whether to send requests elsewhere.
 void HttpServer::Implementation::health(httplib::Response& response) const {
   const auto load = engine.load();
   const bool store = responses.has_store();
@@ -377,7 +380,7 @@ void HttpServer::Implementation::add_page() {
              }));
 }
 
-// Who asks for a path in a way that it has not is told which it has.
+// Tells a client that used a wrong method which methods the path has.
 void HttpServer::Implementation::refuse_method(const httplib::Request& request, httplib::Response& response) const {
   std::string allowed = options.page.contains(request.path) ? "GET" : "";
   for (const auto& [path, method] : methods) {
@@ -389,7 +392,7 @@ void HttpServer::Implementation::refuse_method(const httplib::Request& request, 
   throw WireError(405, concat(what, ", but ", allowed));
 }
 
-// What nothing else takes.
+// Handles all requests that no other handler takes.
 void HttpServer::Implementation::add_others() {
   const auto none = with_body([this](const httplib::Request& request, httplib::Response& response,
                                      const std::string& /*body*/) { refuse_method(request, response); });
@@ -402,11 +405,11 @@ void HttpServer::Implementation::set_up() {
   server.set_payload_max_length(static_cast<size_t>(options.body_bytes));
   server.set_read_timeout(5);
   server.set_write_timeout(5);
-  // A request a connection: the library does not close one that has more of a body than it has read, and would take the
-  // rest for the next request. Nor does an idle client hold a thread.
+  // One request per connection: the library does not close a connection whose body it has not read to the end, and
+  // would take the rest for the next request. This also keeps idle clients from holding a thread.
   server.set_keep_alive_max_count(1);
   server.set_tcp_nodelay(true);
-  // Not the library's own, which would let two servers listen on one port.
+  // The library's default options would let two servers listen on one port.
   server.set_socket_options([](int socket) {
     const int yes = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -423,7 +426,7 @@ void HttpServer::Implementation::set_up() {
   server.set_logger([this](const auto& request, const auto& response) { log.ended(request, response); });
   add_endpoints();
   add_responses();
-  add_page();  // it takes every path
+  add_page();  // must come late: it takes every path
   add_others();
 }
 

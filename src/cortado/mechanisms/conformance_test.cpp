@@ -1,6 +1,5 @@
-// The invariants that every mechanism keeps. The registry is enumerated, so a mechanism is held to them by being in it:
-// its folder's examples.json has the settings that are tried, each causal and, where it has that form, bidirectional.
-// What holds of their states is in states_test.cpp.
+// Invariants of every mechanism. The tests enumerate the registry: each mechanism is tested with the settings of its
+// folder's examples.json, causal and, if it has that form, bidirectional. states_test.cpp tests states.
 #include "cortado/testing/conformance.h"
 
 #include <gtest/gtest.h>
@@ -36,8 +35,8 @@ TEST_P(Conformance, EqualsItsDefinition) {
   }
 }
 
-// Over a thousand tokens in float64; in float32 near the definition in float64, gradients included (of a mechanism's
-// first settings: the definitions are slow).
+// Over a thousand tokens in float64. In float32, close to the float64 definition, gradients included; only for a
+// mechanism's first example, because the definitions are slow.
 TEST_P(Conformance, EqualsItsDefinitionOverAThousandTokens) {
   auto mixer = make();
   const bool first = GetParam().settings == testing::examples_of(*GetParam().mechanism).examples.front();
@@ -54,8 +53,8 @@ TEST_P(Conformance, EqualsItsDefinitionOverAThousandTokens) {
                          gradients({expected}, weights, leaves(*mixer, x)), 1e-3, mixer->named_parameters().keys());
 }
 
-// 7. Where the weights over the values are a distribution, values of one give ones. x has a channel that is one
-// everywhere, the maps of the values read that channel alone, and a receptance gate whose map is zero is half open.
+// 7. If the weights over the values are a distribution, values of one give outputs of one. Channel 0 of x is one
+// everywhere and the value maps read that channel alone. A receptance gate with a zero map is 1/2.
 TEST_P(Normalized, ValuesOfOneGiveOnes) {
   auto mixer = make();
   at::NoGradGuard no_grad;
@@ -68,7 +67,7 @@ TEST_P(Normalized, ValuesOfOneGiveOnes) {
       value.zero_();
       if (name == part + ".weight") value.select(1, 0).fill_(1);
     } else if (name == "mix_v") {
-      value.fill_(1);  // of the token before nothing is mixed in
+      value.fill_(1);  // nothing of the previous token is mixed in
     } else if (name == "r.weight") {
       value.zero_();
       share = 0.5;
@@ -81,25 +80,25 @@ TEST_P(Normalized, ValuesOfOneGiveOnes) {
   EXPECT_CLOSE(mixer->forward(x, {}, nullptr), expected.expand_as(x), 1e-10);
 }
 
-// The distance of two tensors over the length of the second, at least a hundredth of `largest`.
+// |actual - expected| / |expected|, with a denominator of at least `largest`/100.
 double distance(const Tensor& actual, const Tensor& expected, double largest) {
   const double length = expected.norm().item<double>();
   return (actual.to(at::kDouble) - expected).norm().item<double>() / std::max({length, 1e-2 * largest, 1e-30});
 }
 
-// How much of `expected` is in `actual`: 1 if it is the same, 0 if it is zero, -1 if the sign is wrong, whatever stands
-// across.
+// The coefficient of `expected` in `actual`: 1 if they are equal, 0 if `actual` is zero, -1 if the sign is wrong.
+// Components orthogonal to `expected` do not count.
 double share_along(const Tensor& actual, const Tensor& expected) {
   return ((actual.to(at::kDouble) * expected).sum() / expected.square().sum()).item<double>();
 }
 
-// How far a gradient may be off in its norm, and its share along the right one from 1.
+// Bounds for a gradient: its distance() from the exact one, and |share_along() - 1|.
 struct GradientBound {
   double distance, share = 0.1;
 };
 
-// y of x, and all gradients, against `exact` on the same weights and inputs, which bfloat16 can hold: what is left is
-// its own rounding. Returns the exact y.
+// Compares y and all gradients with `exact` on equal weights and inputs, which bfloat16 represents exactly, so that
+// only the mixer's own rounding is left. Returns the exact y.
 Tensor expect_gradients_near_in_bfloat16(Mixer& mixer, const Tensor& x, const Tensor& y, Mixer& exact,
                                          const GradientBound& bound) {
   copy_weights(exact, mixer);
@@ -119,8 +118,8 @@ Tensor expect_gradients_near_in_bfloat16(Mixer& mixer, const Tensor& x, const Te
   return wide_y.detach();
 }
 
-// Float32 stays near float64, gradients included; bfloat16 as near as its eight bits allow: outputs entry by entry,
-// gradients (sums of many rounded terms, whose largest entries say little) in their norm.
+// Float32 stays close to float64, gradients included. Bfloat16 stays as close as its eight bits allow: outputs entry by
+// entry, gradients in their norm (they are sums of many rounded terms, so single entries say little).
 TEST_P(Conformance, ShortTypesStayNear) {
   auto exact = make();
   auto mixer = std::dynamic_pointer_cast<Mixer>(make(at::kFloat));
@@ -138,15 +137,15 @@ TEST_P(Conformance, ShortTypesStayNear) {
   EXPECT_CLOSE(y16, expect_gradients_near_in_bfloat16(*mixer, x16, y16, *exact, {.distance = 0.1}), 0.05);
 }
 
-// What autocast may do to the gradients. The exception: where relu cuts off nearly all of a token's few features, what is
-// divided by is as small as its rounding, and such tokens outweigh the others.
+// Bounds for gradients under autocast. They are wide for a few relu features: relu cuts off nearly all features of some
+// tokens, so that the normaliser is as small as its rounding error, and these tokens dominate.
 GradientBound autocast_bound(const Subject& subject) {
   const Json settings = parse_json(subject.settings, "example");
   const bool few_features = settings.value("feature_map", "") == "t2r" && settings.value("features", 64) < 8;
   return few_features ? GradientBound{.distance = 10, .share = 0.95} : GradientBound{.distance = 0.25};
 }
 
-// Training in bfloat16 is autocast over float32 weights, and what is not differentiated may go other ways.
+// Training in bfloat16 is autocast over float32 weights. Calls without gradients may take other code paths.
 TEST_P(Conformance, AutocastStaysNear) {
   auto exact = make(), short_weights = make(at::kBFloat16), mixer = make(at::kFloat);
   copy_weights(*short_weights, *exact);
@@ -163,7 +162,7 @@ TEST_P(Conformance, AutocastStaysNear) {
   for (const Tensor& y : {y32, undifferentiated}) EXPECT_LE(distance(y, right, 0), 0.1);
 }
 
-// 3. Nothing after t changes what came out up to t; bit for bit in the step form.
+// 3. Tokens after t do not change outputs up to t; decoding steps are equal bit for bit.
 TEST_P(CausalConformance, IsCausal) {
   auto mixer = make();
   at::NoGradGuard no_grad;
@@ -186,11 +185,11 @@ TEST_P(BidirectionalConformance, LooksAhead) {
   auto mixer = make();
   const Tensor x = inputs(1, 6), y = mixer->forward(x, {}, nullptr);
   const Tensor dx = gradients({y.select(1, 2)}, weights_like({y.select(1, 2)}), {x})[0];
-  const bool alone = parse_json(GetParam().settings, "example") == Json{{"window", 1}};  // sees itself only
+  const bool alone = parse_json(GetParam().settings, "example") == Json{{"window", 1}};  // each token sees only itself
   EXPECT_EQ(dx.select(1, 3).abs().max().item<double>() > 0, !alone);
 }
 
-// 4. Packed sequences = each alone, empty ones included, with and without a state.
+// 4. Packed sequences give what each gives alone, empty ones included, with and without a state.
 TEST_P(Conformance, PackedEqualsSeparate) {
   auto mixer = make();
   const std::vector<int64_t> bounds = {0, 1, 1, 30, 97, 97, 100};
@@ -205,7 +204,7 @@ TEST_P(Conformance, PackedEqualsSeparate) {
   expect_same_with_gradients(*mixer, x, mixer->forward(x, batch, nullptr), at::cat(parts, 1), 1e-9);
 }
 
-// 6. Extremes are finite and right.
+// 6. Outputs and gradients of extreme inputs are finite and right.
 TEST_P(Conformance, SurvivesExtremes) {
   auto mixer = make();
   for (const double scale : {1e-3, 1e3, 1e5}) {
@@ -222,7 +221,8 @@ TEST_P(Conformance, SurvivesExtremes) {
             (at::IntArrayRef{2, 0, kWidth}));
 }
 
-// Finite differences, as torch.autograd.gradcheck: the definition's own gradients are not taken on trust.
+// Compares with finite differences, like torch.autograd.gradcheck, so that the definition's own gradients are checked
+// too.
 TEST_P(Conformance, GradientsAreFiniteDifferences) {
   auto mixer = make();
   const Tensor x = inputs(1, 9);

@@ -13,7 +13,7 @@
 
 namespace cortado {
 
-// What the model around a mixer decides for it.
+// What the surrounding model decides for a mixer.
 struct MixerContext {
   int64_t dim = 0;     // D: width of x
   int64_t heads = 1;   // the model's default head count
@@ -25,45 +25,47 @@ struct MixerContext {
   RotaryScaling rope_scaling = {};
 };
 
-// Memory in LoLA's unit: key-value pairs of one head of size d, 2d numbers, that a layer holds for a query head.
+// Memory per query head in LoLA's unit, the key-value pair of one head of width d (2d numbers).
 struct PairCount {
-  double softmax = 0;  // in windows and caches, after any number of tokens
-  double state = 0;    // the linear state's F·d numbers (its normaliser is not counted, as in the paper)
+  double softmax = 0;  // pairs in windows and caches
+  double state = 0;    // the linear state's F·d numbers, in pairs (without its normaliser, as in the paper)
   double total() const { return softmax + state; }
 };
 
-// Keys as a linear state stores them, and values: [T, H, F], [T, H, V].
+// Mapped keys and values as a linear state sums them: [T, H, F] and [T, H, V].
 struct StoredPairs {
   Tensor keys, values;
 };
 
-// Which of a mixer's memories holds token s when token t is read, and by what that was decided.
+// Where each past token s is stored when token t reads, and the score that decided it.
 struct HeldPairs {
-  Tensor places;  // int64 [H, T, T]: a number of Mixer::memories(), -1 for none
-  Tensor scores;  // double [H, T, T]: s was ranked by it just before t was read, NaN where it was not; or undefined
+  Tensor places;  // int64 [H, T, T]: an index into Mixer::memories(), -1 for none
+  // double [H, T, T]: the score by which s was ranked just before t read; NaN where s was not ranked. May be undefined.
+  Tensor scores;
 };
 
-// Of a sequence in several processes, the parts of a mixer whose states compose: each takes what it needs of the others
-// from Batch::parts, and none waits for another's.
+// Whether a sequence can be split over several processes without one waiting for another. The states of such a mixer
+// compose: it gets what it needs of the other parts from Batch::parts (docs/scale.md).
 struct Joining {
-  // Of a layer's part, what composing adds to its time, a sixth and a third as measured, and a half of that for the
-  // memory that it takes (docs/scale.md).
+  // Composing adds a sixth to a layer's time with a gated scan and a third with a delta rule (measured). Half as much
+  // again stands for the memory that it takes.
   static constexpr double kScan = 1.0 / 4, kDelta = 1.0 / 2;
 
-  int64_t least = 0;  // tokens of a part from which on it can; 0: it waits for the state that the part before leaves
+  int64_t least = 0;  // fewest tokens in a part that can be composed; 0: the state is handed on from part to part
+  // Time and memory that composing adds, as a share of the layer's time
   double cost = kScan;
 };
 
-// x [B, T, D] -> [B, T, D].
+// Maps x [B, T, D] to [B, T, D].
 //
-// Parameters are registered with torch::nn::Module; initialisation (LeCun-normal unless the paper says otherwise) draws
-// from torch's default generator.
+// Parameters are registered with torch::nn::Module. They are initialised from torch's default generator, LeCun-normal
+// unless the paper says otherwise.
 class Mixer : public Module {
  public:
   using Module::Module;
 
-  // Without a state: the whole sequence, from zero. With one: goes on from it and leaves it updated, for any T >= 1
-  // (prefill is T > 1, decoding is T = 1). Gradients flow through the state. Bidirectional mixers take no state.
+  // Without a state: mixes the whole sequence from the zero state. With one: continues from it and updates it, for any
+  // T >= 1 (prefill is T > 1, decoding is T = 1). Gradients flow through the state. Bidirectional mixers take no state.
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) {
     Tensor y = mix(x, batch, state);
     if (Tensor* position = state ? state->find(StateLayout::kPosition) : nullptr) {
@@ -72,53 +74,54 @@ class Mixer : public Module {
     return y;
   }
 
-  // The definition, quadratic or token by token, from the mathematics and not from the fast code: dense x from zero,
-  // same parameters.
+  // The definition with the same parameters, quadratic or token by token, written from the mathematics and not from the
+  // fast code. x is dense and starts from the zero state.
   virtual Tensor reference(const Tensor& x) = 0;
 
-  // What a state of it holds: what declare() says; nothing where there is none.
+  // The tensors of its state (see declare()); empty for a mixer without a state.
   StateLayout state_layout() const {
     StateLayout layout;
     declare(layout);
     return layout;
   }
 
-  // The state before the first token, for `rows` sequences. `options` gives device and the type of x, `cache` that of
-  // growing caches, if it is another.
+  // The state before the first token, for `rows` sequences. `options` are those of x (device and type). `cache` is the
+  // type of growing caches; default: x's.
   SequenceState zero_state(int64_t rows, const at::TensorOptions& options,
                            std::optional<at::ScalarType> cache = {}) const {
     return state_layout().zeros(name(), rows, options, cache);
   }
 
-  // Bytes of one row's state after `tokens` tokens of this type.
+  // Bytes of one sequence's state after `tokens` tokens, if x has the type `type`.
   int64_t state_bytes(int64_t tokens, at::ScalarType type = at::kFloat,
                       std::optional<at::ScalarType> cache = {}) const {
     return state_layout().bytes(tokens, type, cache);
   }
 
-  // What the state holds after `tokens` tokens in key-value pairs; none where the mechanism holds no such pairs.
+  // The state's size after `tokens` tokens in key-value pairs; nullopt if the mechanism stores no pairs.
   virtual std::optional<PairCount> pairs(int64_t /*tokens*/) const { return std::nullopt; }
 
-  // What analyses ask of the whole sequence x [1, T, D], by the definition. The pairs of its linear state, where it maps
-  // keys of its own for it; the memories it has in place of one ("window", "cache", "state"), and what is where in them.
+  // For analyses, on a whole sequence x [1, T, D] and by the definition. stored_pairs: the mapped keys and values of
+  // its linear state, if it maps keys. memories: names of the memories it divides pairs among ("window", "cache",
+  // "state"). held: which pair is in which.
   virtual std::optional<StoredPairs> stored_pairs(const Tensor& /*x*/) const { return std::nullopt; }
   virtual std::vector<std::string> memories() const { return {}; }
   virtual HeldPairs held(const Tensor& /*x*/) const { return {}; }
 
-  // A sequence in several processes: whether it can take from Batch::parts what it needs of the others.
+  // Whether and how parts of a sequence in several processes are composed; see Joining.
   virtual Joining joining() const { return {}; }
 
   // Floating-point operations (2 per multiply-add) for one token at depth `tokens`, projections included.
   virtual double flops_per_token(int64_t tokens) const = 0;
 
  protected:
-  // Adds the tensors of its state.
+  // Adds the tensors of its state to the layout.
   virtual void declare(StateLayout& /*layout*/) const {}
 
-  // forward, but for the position in the state, which is still that of the first token of x.
+  // forward() without the update of the state's position, which still is that of x's first token.
   virtual Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) = 0;
 
-  // Two for every number of its matrices, convolutions and feature maps: what a token is multiplied by.
+  // Operations per token in matrices, convolutions and feature maps: two per weight.
   double weight_flops() const {
     int64_t weights = 0;
     const auto count = [&](const auto& tensors) {
@@ -127,10 +130,10 @@ class Mixer : public Module {
       }
     };
     count(named_parameters());
-    count(named_buffers());  // features that are drawn, not learned
+    count(named_buffers());  // random features, which are not parameters
     return 2.0 * static_cast<double>(weights);
   }
-  // `each` for every number of its scans.
+  // Operations per token in its scans: `each` per number of their states.
   double scan_flops(double each) const { return each * static_cast<double>(state_layout().scan_numbers()); }
 };
 

@@ -20,7 +20,7 @@ Json read_options(JsonReader& reader, const std::vector<OptionOwner>& owners) {
   Json values = Json::object();
   for (const OptionOwner& owner : owners) {
     for (const MechanismOption& option : owner.options) {
-      const bool given = !reader.any(option.name).is_null();  // any: so that the reader knows it
+      const bool given = !reader.any(option.name).is_null();  // any() marks the key as known
       if (given) values[option.name] = read_option(reader, option);
     }
   }

@@ -7,11 +7,11 @@
 namespace cortado {
 namespace {
 
-// A mixer with its sequence's state. The tensors of parameters() are the mixer's own: copy into them in place, and
+// A mixer and the state of its sequences. parameters() returns the mixer's own tensors: write to them in place, and
 // differentiate with respect to them.
 class PythonMixer : public torch::CustomClassHolder {
  public:
-  // settings: a layer's JSON ({"mixer": "latte", "latents": 32}).
+  // `settings` is a layer's JSON ({"mixer": "latte", "latents": 32}).
   PythonMixer(const std::string& settings, int64_t dim, int64_t heads, int64_t layer, int64_t layers, bool causal,
               bool rotary, bool float64) {
     const MixerContext context{
@@ -26,13 +26,13 @@ class PythonMixer : public torch::CustomClassHolder {
     return all;
   }
 
-  // The whole of x [B,T,D] (or packed sequences) from zero.
+  // Mixes all of x [B,T,D] (or of packed sequences) from the zero state.
   Tensor forward(const Tensor& x, const OptionalTensor& cu_seqlens) {
     return mixer_->forward(x, batch(cu_seqlens), nullptr);
   }
   Tensor reference(const Tensor& x) { return mixer_->reference(x); }
 
-  // Goes on from where the last call of `resume` ended; `reset` starts anew with `rows` sequences.
+  // `resume` continues where its last call ended; `reset` returns to the zero state, with `rows` sequences.
   void reset(int64_t rows, const Tensor& like) { state_ = mixer_->zero_state(rows, like.options()); }
   Tensor resume(const Tensor& x, const OptionalTensor& cu_seqlens) {
     if (state_.empty()) reset(batch(cu_seqlens).rows(x), x);

@@ -9,7 +9,7 @@
 
 namespace cortado {
 
-// Those without a header, each in its folder.
+// Mechanisms without a header.
 extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
     kMamba2, kRwkv4, kRwkv4ChannelMix, kRwkv6, kDeltaNet, kGatedDeltaNet, kKda, kAbc, kGatedSlotAttention,
     kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kGriffin, kH3, kS5, kMega, kLuna, kLinformer,

@@ -1,4 +1,4 @@
-// The mechanisms there are: one line each in registry.cpp.
+// The list of all mechanisms, one line each in registry.cpp.
 #pragma once
 
 #include <memory>
@@ -13,18 +13,19 @@ namespace cortado {
 
 const std::vector<const Mechanism*>& mechanisms();
 
-// Its primitives that have a hand-written kernel: "Highway: gated_scan, short_conv"; "ATen" where none has.
+// The primitives that it calls and that have a hand-written kernel: "Highway: gated_scan, short_conv"; "ATen" if none
+// has.
 std::string kernels_of(const Mechanism& mechanism, std::span<const Primitive> primitives = kPrimitives);
 
-// InputError names the nearest mechanism.
+// The mechanism of this name. Throws InputError, which suggests the nearest name.
 const Mechanism& find_mechanism(const std::string& name);
 
-// Builds a mixer from {"mixer": NAME, ...settings...}; refuses unknown settings. `place` names it in errors
-// ("layers[3]").
+// Builds a mixer from {"mixer": NAME, ...settings...}. Throws InputError for unknown settings and for a mechanism
+// without the causal or bidirectional form that the context wants. `place` names the layer in errors ("layers[3]").
 std::shared_ptr<Mixer> make_mixer(const Json& settings, const MixerContext& context, const std::string& place);
 
-// The settings that a mechanism reads in such a model: each once, also those that only a word or a switch of another
-// setting makes it read. What a setting is where it is absent may depend on the model's sizes.
+// All settings that a mechanism reads in such a model, each once, including those it reads only if another setting has
+// a certain word or switch. A default may depend on the model's sizes.
 std::vector<JsonReader::Question> settings_of(const Mechanism& mechanism, const MixerContext& context);
 
 }  // namespace cortado

@@ -37,7 +37,7 @@ std::set<std::string> operators_of(const Run& run) {
   return operators_called();
 }
 
-// A whole sequence, dense and packed, and where there is a state, a piece and a step that go on from it.
+// Runs a whole sequence, dense and packed, and if there is a state, a prefill and a decoding step.
 void exercise(const Mechanism& mechanism, const std::string& example, bool causal) {
   Json settings = parse_json(example, "example");
   settings["mixer"] = mechanism.name;
@@ -93,7 +93,7 @@ TEST(Registry, PrimitivesAreOperators) {
   }
 }
 
-// A kernel that is written and not named, or named and not written.
+// Fails if a kernel exists but is not named, or is named but does not exist.
 TEST(Registry, KernelsAreNamedWhereTheyAre) {
   const char* source = std::getenv("CORTADO_SOURCE");
   ASSERT_NE(source, nullptr) << "run by ctest, or set CORTADO_SOURCE to the repository";
@@ -121,17 +121,17 @@ TEST(Registry, RotaryChannelsAreTurnedInPairs) {
     const Json settings = {{"mixer", "sliding_window"}, {"rotary", true}, {"rotary_fraction", fraction}};
     return testing::error_of([&] { make_mixer(settings, {.dim = 24, .heads = 4}, "example"); });
   };
-  EXPECT_EQ(with(0.34), testing::kNoError);  // two of six
+  EXPECT_EQ(with(0.34), testing::kNoError);  // two of six channels
   EXPECT_NE(with(0.5), testing::kNoError);
   EXPECT_NE(with(0.1), testing::kNoError);
 }
 
-// settings_of finds by trying what a reader of the code would: every key that examples have.
+// settings_of() must find every key that the examples use.
 TEST(Registry, SettingsOfNamesEverySettingOfTheExamples) {
   for (const Mechanism* mechanism : mechanisms()) {
     std::set<std::string> known;
     MixerContext context{.dim = 24, .heads = 4, .causal = mechanism->causal};
-    context.rotary = true;  // there are settings that only these have
+    context.rotary = true;  // some settings are read only with rotary positions
     for (const auto& question : settings_of(*mechanism, context)) {
       EXPECT_TRUE(known.insert(question.key).second) << mechanism->name << ": " << question.key << " twice";
       EXPECT_FALSE(question.expected.empty()) << mechanism->name << ": " << question.key;

@@ -1,4 +1,4 @@
-// What a mechanism can be told, found by letting it read settings.
+// Finds a mechanism's settings by building it and recording what it reads.
 #include <set>
 
 #include "cortado/mechanisms/registry.h"
@@ -7,7 +7,7 @@
 namespace cortado {
 namespace {
 
-// Settings that differ from `settings` by another word or switch of one key.
+// All settings that differ from `settings` in one key: another of its words, or its switch flipped.
 std::vector<Json> others(const Json& settings, const std::vector<JsonReader::Question>& questions) {
   std::vector<Json> found;
   for (const auto& question : questions) {
@@ -27,7 +27,7 @@ std::vector<Json> others(const Json& settings, const std::vector<JsonReader::Que
 std::vector<JsonReader::Question> settings_of(const Mechanism& mechanism, const MixerContext& context) {
   const KeptGenerator kept;
   const SkipInitialization skip;
-  constexpr size_t kDeep = 2;  // keys that are changed at a time
+  constexpr size_t kDeep = 2;  // keys that are changed together
   std::vector<JsonReader::Question> all;
   std::set<std::string> known;
   std::vector<Json> waiting = {Json::object()};
@@ -38,7 +38,7 @@ std::vector<JsonReader::Question> settings_of(const Mechanism& mechanism, const 
     try {
       mechanism.make(reader, context);
     } catch (const InputError&) {
-      // These words need another setting, which was asked for before.
+      // Such a word needs another setting, which has been recorded already.
     }
     bool more = settings.empty();
     for (const auto& question : reader.questions()) {

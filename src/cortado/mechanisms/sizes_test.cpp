@@ -1,6 +1,6 @@
-// State bytes, operations and key-value pairs, held against the figures of the formulas that were once written by hand
-// in every mixer: a folder's sizes.json, [tokens, bytes of one row in float32, operations, [pairs of softmax attention,
-// of the state]] a line.
+// Compares state bytes, operations and key-value pairs with recorded figures, which come from formulas once written by
+// hand in every mixer. A line of a folder's sizes.json: [tokens, bytes of one row in float32, operations, [pairs of
+// softmax attention, pairs of the state]].
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,11 +1,9 @@
-// What a configuration means stays: which settings there are, within which limits and with which defaults; the weights
-// that a layer starts with; what a layer of known weights answers; and what is said of its costs. Held against each
-// folder's starts.json.
+// A configuration keeps its meaning. Each folder's starts.json records: the settings with their limits and defaults,
+// the initial weights of a layer, the output of a layer with known weights, and the stated costs.
 //
 //   CORTADO_RECORD=1 CORTADO_SOURCE=. build/release/bin/mechanisms_tests --gtest_filter='All/Starts*'
 //
-// writes those files anew. A difference in what there was is a change for everyone's configurations: say so in the
-// commit.
+// records the files anew. Any difference changes everyone's configurations: the commit message must say so.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -20,12 +18,12 @@
 namespace cortado {
 namespace {
 
-// Wide and deep enough for what depends on the layer and on rotary positions.
+// Wide and deep enough for settings that depend on the layer or on rotary positions.
 MixerContext context_of(bool causal) {
   return {.dim = 24, .heads = 4, .layer = 1, .layers = 3, .causal = causal, .rotary = true};
 }
 
-// Numbers that agree between machines: at::randn differs in its last bits.
+// Rounded so that machines agree: at::randn differs in its last bits.
 Json rounded(double x) { return std::strtod(std::to_string(x).c_str(), nullptr); }
 
 Json numbers_of(const Tensor& x) {
@@ -43,7 +41,7 @@ Json settings_recorded(const Mechanism& mechanism) {
   return all;
 }
 
-// What is said of it: operations and pairs after some tokens, and parts in several processes.
+// The stated costs: operations and pairs after 1,000 tokens, and how parts compose.
 Json costs_recorded(const Mixer& mixer) {
   const PairCount pairs = mixer.pairs(1000).value_or(PairCount{});
   const Joining joining = mixer.joining();
@@ -52,7 +50,7 @@ Json costs_recorded(const Mixer& mixer) {
           {"joining", {joining.least, joining.cost}}};
 }
 
-// One example's weights as they start, and its answer when each has moved a little: some start at zero.
+// One example's initial weights, and its output after each weight moved a little (some start at zero).
 Json start_recorded(const Mechanism& mechanism, const std::string& example, bool causal) {
   const at::NoGradGuard no_grad;
   Json settings = parse_json(example, mechanism.name), weights = Json::object();
@@ -75,7 +73,7 @@ Json start_recorded(const Mechanism& mechanism, const std::string& example, bool
           {"causal", causal},
           {"weights", weights},
           {"answer", numbers_of(mixer->forward(x, {}, nullptr))},
-          {"loud", numbers_of(mixer->forward(100 * x, {}, nullptr))},  // bounds are reached
+          {"loud", numbers_of(mixer->forward(100 * x, {}, nullptr))},  // reaches clamps and bounds
           {"costs", costs_recorded(*mixer)}};
 }
 
@@ -94,7 +92,7 @@ Json starts_recorded(const Mechanism& mechanism) {
 
 constexpr OperatorSizes kMeasured = {.tokens = 70, .heads = 3, .size = 8};
 
-// The inputs that are drawn to measure its operator, if it is one, and the work that it is said to be.
+// The inputs drawn to measure the mechanism's operator, if it is one, and the work it is said to take.
 Json operations_recorded(const Mechanism& mechanism) {
   if (!mechanism.operation) return Json::array();
   const OperatorCase which = mechanism.operation();
@@ -105,7 +103,7 @@ Json operations_recorded(const Mechanism& mechanism) {
   return Json::array({Json{{"inputs", inputs}, {"work", {work.flops, work.exps}}}});
 }
 
-// The same but for the last digits of numbers that are not whole.
+// Equal except for the last digits of fractions.
 void expect_same(const Json& now, const Json& then, const std::string& place) {
   if (then.is_number_float() && now.is_number()) {
     EXPECT_NEAR(now.get<double>(), then.get<double>(), 2e-5 * (1 + std::abs(then.get<double>()))) << place;
@@ -122,7 +120,7 @@ void expect_same(const Json& now, const Json& then, const std::string& place) {
   }
 }
 
-// A setting or an example a line.
+// One line per setting or example.
 std::string text_of(const Json& file) {
   std::string text = "{";
   for (const auto& [name, lists] : file.items()) {

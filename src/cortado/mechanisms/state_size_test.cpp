@@ -1,7 +1,7 @@
-// The state sizes that Blurry Window Attention's Table 1 compares (elements of a layer, of width D with H heads of
-// d = D/H channels), against what our states hold. The table's parameters: kernel size, window, head dimension, slots,
-// modes; a state is S [d_k, d_v] a head for GLA and GDN (§2), keys and values [slots, D] each for GSA (eq. 3) and BLA
-// (eq. 5: C_m, m = 0..M, and Z_m, m = 1..M, Z_0 being zero: 2M + 1 rows), the window's keys and values for SWA.
+// Compares our states with the state sizes of Blurry Window Attention's Table 1 (elements per layer of width D with H
+// heads of d = D/H channels). The table's parameters are kernel size, window, head dimension, slots and modes. Its
+// states: S [d_k, d_v] per head for GLA and GDN (§2); keys and values [slots, D] each for GSA (eq. 3); C_m, m = 0..M,
+// and Z_m, m = 1..M, for BLA (eq. 5: 2M + 1 rows, since Z_0 is zero); the window's keys and values for SWA.
 #include <gtest/gtest.h>
 
 #include "cortado/mechanisms/registry.h"
@@ -15,12 +15,12 @@ struct TableRow {
   const char* name;
   const char* settings;
   int64_t table;     // elements by the table's formula
-  int64_t ours;      // more (or fewer) elements in our state ...
+  int64_t ours;      // what our state has beyond that (or less) ...
   const char* why;   // ... and what they are
-  int64_t counters;  // int64 positions beside them, which the table does not count
+  int64_t counters;  // int64 positions, which the table does not count
 };
 
-// w = 9 keys, W = 4 taps, M = 3 modes beside the constant one, 5 slots, d_k = 3 or 6, d_v = 6 or 12.
+// w = 9 keys, W = 4 taps, M = 3 modes besides the constant one, 5 slots, d_k = 3 or 6, d_v = 6 or 12.
 const TableRow kTable[] = {
     {"swa", R"({"mixer": "sliding_window", "window": 9})", 2 * 9 * kD, -2 * kD,
      "between two tokens w - 1 of the w are kept: the last is the token itself", 1},

@@ -1,4 +1,4 @@
-// What holds of every mechanism's state: any way of cutting a sequence gives what the whole gives.
+// Invariants of every mechanism's state: a sequence cut anywhere gives what the whole gives.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ using testing::weights_like;
 
 class States : public testing::Conformance {};
 
-// 2. One token at a time = all at once; any cut point; gradients flow through the state.
+// 2. One token at a time gives what one call gives; any cut point; gradients flow through the state.
 TEST_P(States, StepsEqualTheWhole) {
   auto mixer = make();
   at::NoGradGuard no_grad;
@@ -42,14 +42,14 @@ TEST_P(States, AnyCutEqualsTheWhole) {
     const Tensor first = mixer->forward(x.narrow(1, 0, cut), {}, &state);
     const Tensor second = mixer->forward(x.narrow(1, cut, 90 - cut), {}, &state);
     expect_same_with_gradients(*mixer, x, at::cat({first, second}, 1), whole, 1e-9);
-    // The second part's loss alone reaches the first part only through the state.
+    // A loss on the second part alone reaches the first part only through the state.
     const auto weights = weights_like({second});
     expect_gradients_close(gradients({second}, weights, {x}), gradients({whole.narrow(1, cut, 90 - cut)}, weights, {x}),
                            1e-9);
   }
 }
 
-// Packed, and then a batch.
+// Reads packed sequences, then a dense batch.
 void expect_packed_then_dense(Mixer& mixer, const Tensor& x, const std::vector<int64_t>& lengths) {
   std::vector<Tensor> rows, first, next, expected;
   for (int64_t n = 0; n < 4; ++n) rows.push_back(x.narrow(0, n, 1));
@@ -62,7 +62,7 @@ void expect_packed_then_dense(Mixer& mixer, const Tensor& x, const std::vector<i
   const Tensor dense = at::cat(next, 0);
   Tensor got =
       at::cat({mixer.forward(dense.narrow(1, 0, 1), {}, &state), mixer.forward(dense.narrow(1, 1, 8), {}, &state)}, 1);
-  // ... and packed again, going on from the states, three tokens each.
+  // Packed again, continuing from the states, three tokens per sequence.
   packed.cu_seqlens = at::tensor({0, 3, 6, 9, 12}, at::kLong);
   const Tensor more = mixer.forward(dense.narrow(1, 9, 3).reshape({1, 12, kWidth}), packed, &state);
   got = at::cat({got, more.reshape({4, 3, kWidth})}, 1);
@@ -81,7 +81,8 @@ TEST_P(States, PackedPrefillThenDenseDecoding) {
   }
 }
 
-// 5. A state saved, loaded, cloned, taken row by row or moved goes on identically; a fork does not touch its origin.
+// 5. A state continues identically after save and load, clone, row selection or move. A fork leaves its origin
+// unchanged.
 TEST_P(States, StatesSurviveEverything) {
   auto mixer = make();
   at::NoGradGuard no_grad;
@@ -110,8 +111,7 @@ TEST_P(States, StatesSurviveEverything) {
   EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &again), expected));
 }
 
-// Rows that read different numbers of tokens become one batch, of which some leave and to which others come, and each
-// goes on as it would alone.
+// Rows of different lengths are joined into one batch; some leave, others join; each continues as it would alone.
 TEST_P(States, RowsJoinAndLeave) {
   auto mixer = make();
   const std::vector<int64_t> lengths = {9, 40, 40, 1, 0};
@@ -151,7 +151,7 @@ TEST_P(States, RowsJoinAndLeave) {
   expect_same_with_gradients(*mixer, x, at::cat(got, 1), at::cat(expected, 1), 1e-9);
 }
 
-// A fork has growing caches in the same memory, in which both go on.
+// A fork shares the memory of growing caches with its origin; both continue independently.
 TEST_P(States, AForkAndItsOriginGoOnApart) {
   auto mixer = make(at::kFloat);
   const at::NoGradGuard no_grad;
@@ -173,7 +173,7 @@ TEST_P(States, AForkAndItsOriginGoOnApart) {
   }
 }
 
-// What nobody needs any more goes when rows leave: a batch does not grow by those that were in it.
+// When rows leave, the batch drops what no remaining row needs: it keeps no trace of the size of former rows.
 TEST_P(States, JoiningForgetsWhatNoRowNeeds) {
   auto mixer = make(at::kFloat);
   const at::NoGradGuard no_grad;
@@ -187,8 +187,8 @@ TEST_P(States, JoiningForgetsWhatNoRowNeeds) {
   EXPECT_LE(left.bytes(), mixer->state_bytes(3));
 }
 
-// Generating, in float32 and in inference mode: the shorter ways that mixers have for it do what float64 does, and what
-// one of them leaves behind goes on through a longer call.
+// Decoding in float32 and in inference mode: the mixers' shorter code paths agree with float64, and a longer call
+// continues from the state that such a path leaves.
 TEST_P(States, SingleTokensInFloat32StayNear) {
   auto exact = make();
   auto mixer = make(at::kFloat);
@@ -205,7 +205,7 @@ TEST_P(States, SingleTokensInFloat32StayNear) {
   }
 }
 
-// In bfloat16 a state goes on in the type of what comes in, and as near as its eight bits allow.
+// In bfloat16 the output has the input's type and is as close as its eight bits allow.
 TEST_P(States, Bfloat16StaysBfloat16) {
   auto exact = make(), mixer = make(at::kBFloat16);
   copy_weights(*exact, *mixer);
@@ -219,8 +219,8 @@ TEST_P(States, Bfloat16StaysBfloat16) {
   }
 }
 
-// A sequence in several processes, where a mechanism's states compose: as the whole, and what the last part leaves, too.
-// What the others' states held before does not matter.
+// A sequence in several processes, for mechanisms whose states compose: outputs and the last part's state equal those
+// of one process. The previous contents of the other processes' states do not matter.
 TEST_P(States, PartsJoinToTheWhole) {
   auto mixer = make();
   const int64_t least = mixer->joining().least, begun = 11;
@@ -252,7 +252,8 @@ TEST_P(States, PartsJoinToTheWhole) {
   }
 }
 
-// Of a mixer that says where each past token is held: in one of its memories, and in none before it was read.
+// For a mixer that says where each past token is stored: a token is in one of its memories when it is read, and in none
+// before.
 TEST_P(States, EveryTokenReadIsHeldSomewhere) {
   auto mixer = make();
   const auto memories = static_cast<int64_t>(mixer->memories().size());
@@ -266,7 +267,7 @@ TEST_P(States, EveryTokenReadIsHeldSomewhere) {
   EXPECT_LT(places.max().item<int64_t>(), memories);
 }
 
-// What the state occupies is what the formula says (float32 inputs).
+// The state has the number of bytes that its formula says (float32 inputs).
 TEST_P(States, StateHasTheSizeOfItsFormula) {
   auto mixer = make(at::kFloat);
   at::NoGradGuard no_grad;

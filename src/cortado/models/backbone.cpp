@@ -15,7 +15,7 @@
 namespace cortado {
 namespace {
 
-// Not from torch's generator: making a model must not depend on how it is named.
+// Does not use torch's generator, so that naming a model does not change its random weights.
 std::string random_fingerprint() {
   std::random_device device;
   const uint64_t words[2] = {device(), device()};
@@ -61,7 +61,7 @@ ModelState transform(const ModelState& state, const Tensor& position, const Chan
   return result;
 }
 
-// `read` with the types and the device of `zero`, the mixer's own state.
+// Converts `read` to the types and the device of `zero`, the mixer's own state.
 SequenceState fit(const SequenceState& read, const SequenceState& zero, const StateLayout& layout,
                   const std::string& place) {
   fail_input_if(read.mechanism() != zero.mechanism(), place, " is a state of ", read.mechanism(), ", the model needs ",
@@ -162,7 +162,7 @@ std::map<std::string, MatrixModule*> Backbone::matrices() const {
 
 void Backbone::set_weight_format(WeightFormat format, bool keep_values) {
   for (const auto& [name, matrix] : matrices()) {
-    // 4 bits of what words come in and go out by would cost more than they save.
+    // 4 bits for the embedding or the head would cost more in quality than they save in memory.
     const bool of_words = name == "embedding.weight" || name == "head.weight";
     matrix->set_format(of_words && format == WeightFormat::kInt4 ? WeightFormat::kInt8 : format, keep_values);
   }
@@ -197,7 +197,8 @@ void Backbone::check_inputs(const Tensor& inputs, const Batch& batch, const Mode
   fail_input_if(batch.cu_seqlens && inputs.size(0) != 1, "[model] packed tokens need a batch of one, got ",
                 inputs.size(0));
   if (state) check_state(inputs, batch, *state);
-  // On another device the look would make every training step wait for the one before, and no graph can be captured.
+  // On another device, reading the tokens would make every training step wait for the previous one, and it would
+  // prevent graph capture.
   const bool unseen = inputs.is_cuda() && cuda::capturing(inputs.device().index());
   if (input_ || inputs.numel() == 0 || (batch.training && !inputs.is_cpu()) || unseen) return;
   const auto [low, high] = at::aminmax(inputs);

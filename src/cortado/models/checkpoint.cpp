@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "cortado-model";
 
-// The first parameter that the file lacks or has in another shape, and the first tensor that no parameter has the name
-// of.
+// Throws InputError for the first parameter that the file lacks or has in another shape, and, unless `more_allowed`,
+// for the first tensor that is no parameter.
 void check_names(const Backbone& model, const std::map<std::string, Tensor>& tensors, const std::string& path,
                  bool more_allowed) {
   const auto parameters = named_weights(model);
@@ -36,7 +36,7 @@ void check_names(const Backbone& model, const std::map<std::string, Tensor>& ten
   }
 }
 
-// Copies and converts what lies in the file a piece at a time: a whole embedding would be in memory twice.
+// Copies and converts from the mapped file piece by piece: otherwise a large embedding would be in memory twice.
 void copy_from_file(const Tensor& to, const Tensor& from, const TensorFile& file) {
   constexpr int64_t kPiece = 1 << 22;
   if (from.dim() == 0 || from.numel() == 0) {
@@ -63,8 +63,8 @@ bool exists(const std::string& path) {
 
 constexpr std::string_view kOthers = "/model.safetensors", kShards = "/model.safetensors.index.json";
 
-// RUN/best.safetensors or RUN/last.safetensors; without both RUN/model.safetensors or the index of its shards, as
-// transformers writes them.
+// Returns RUN/best.safetensors or RUN/last.safetensors; if there is neither, RUN/model.safetensors or the index of its
+// shards, as transformers writes them.
 std::string weights_path(const std::string& run, const std::string& which) {
   fail_input_if(which != "best" && which != "last", "[checkpoint] expected \"best\" or \"last\", got \"", which, "\"");
   const std::string wanted = run + "/" + which + ".safetensors";
@@ -82,8 +82,9 @@ std::string metadata_entry(const TensorFile& file, const char* key) {
   return found == file.metadata.end() ? std::string() : found->second;
 }
 
-// What transformers wrote of a model of ours (python/cortado/transformers.py) has the names of our weights behind "model.",
-// and says nothing of the config, which lies beside it: names and shapes are all that is compared.
+// Completes a file that transformers wrote for one of our models (python/cortado/transformers.py). Its names have the
+// prefix "model.", and it says nothing about the config, which is in a separate file, so only names and shapes can be
+// checked.
 void complete(TensorFile& file, const std::string& hash) {
   for (auto& [name, tensor] : file.tensors) {
     if (name.starts_with("model.")) name.erase(0, 6);
@@ -170,7 +171,8 @@ ModelConfig read_config(const std::string& run) {
   const bool folder = is_folder(run);
   const std::string path = folder ? run + "/config.json" : run;
   fail_input_if(!exists(path), "[checkpoint] ", run, " is not a run: it has no config.json");
-  // The program's commands import these themselves; who comes by the library, as Python does, is told.
+  // The program's commands import these files themselves. Callers of the library, such as Python, get an error that
+  // says how.
   fail_input_if(!folder && is_gguf(path), "[checkpoint] ", path, " is a GGUF file: `cortado import` makes a run of it");
   const Json json = read_json_file(path);
   const bool foreign = json.is_object() && json.contains("model_type") && json["model_type"] != kModelType;
@@ -193,7 +195,7 @@ std::shared_ptr<Backbone> open_backbone(const std::string& run, const OpenOption
       const SkipInitialization skip;
       model = make_backbone(config);
     }
-    // In its type before there is anything in it: what is loaded then is all the memory that the model takes.
+    // Converted to its type before the weights are loaded, so that loading needs no more memory than the model.
     model->to(options.device, options.dtype);
     model->set_weight_format(options.weights, /*keep_values=*/false);
     load_weights(stored, *model, weights);

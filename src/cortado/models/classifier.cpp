@@ -7,12 +7,12 @@
 namespace cortado {
 namespace {
 
-// The number of each packed token's sequence, int64 [T].
+// The index of each packed token's sequence, int64 [T].
 Tensor sequence_of_each(const Tensor& lengths, int64_t tokens) {
   return at::arange(lengths.size(0), lengths.options()).repeat_interleave(lengths, 0, tokens);
 }
 
-// `first` [D] before every sequence of x [B, T, D]; `batch` is then that of the result.
+// Inserts `first` [D] before every sequence of x [B, T, D], and updates `batch` to match.
 Tensor with_first(const Tensor& first, const Tensor& x, Batch& batch) {
   if (!batch.cu_seqlens) return at::cat({first.to(x.scalar_type()).expand({x.size(0), 1, -1}), x}, 1);
   const int64_t tokens = x.size(1);

@@ -1,4 +1,4 @@
-// Classifiers: poolings, towers and numbers, padding that changes nothing, gradients, checkpoints.
+// Classifiers: pooling, towers, number inputs, padding, gradients, checkpoints.
 #include "cortado/models/classifier.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class ClassifierTest : public ::testing::TestWithParam<ClassifierCase> {
   std::shared_ptr<Classifier> model_ = make_classifier(GetParam().head, GetParam().more);
 };
 
-// Rows of 7, 3, 1 and 5 in a padded batch are what they are alone, whatever the padding holds.
+// Rows of 7, 3, 1 and 5 tokens in a padded batch give what each gives alone, whatever the padding holds.
 TEST_P(ClassifierTest, PaddingIsNotRead) {
   const at::NoGradGuard no_grad;
   const Tensor inputs = inputs_of(*model_, 4, 7), lengths = at::tensor({7, 3, 1, 5}, at::kLong);
@@ -73,7 +73,7 @@ TEST_P(ClassifierTest, PaddingIsNotRead) {
   EXPECT_FALSE(at::allclose(logits, model_->forward(changed.tokens, changed.batch)));
 }
 
-// Every parameter's derivative, along a random direction, against the difference of two losses; dense and packed.
+// Compares every parameter's derivative along a random direction with the difference of two losses; dense and packed.
 TEST_P(ClassifierTest, GradientsAreTheLosses) {
   const Tensor inputs = inputs_of(*model_, 4, 5);
   const auto packed = pack_padded(inputs, at::tensor({5, 2, 4, 3}, at::kLong));
@@ -120,8 +120,9 @@ TEST(Classifier, PairsAreTwoTowersOfTheSameWeights) {
   const auto model = make_classifier(R"({"type": "pairs", "classes": 2})");
   const Tensor tokens = inputs_of(*model, 2, 6), swapped = tokens.flip(0);
   EXPECT_EQ(model->forward(tokens).sizes(), (std::vector<int64_t>{1, 2}));
-  EXPECT_FALSE(at::allclose(model->forward(tokens), model->forward(swapped)));  // the classes see which is which
-  // What stands beside a pair changes no bit; one pair alone is multiplied in another way by some machines.
+  EXPECT_FALSE(at::allclose(model->forward(tokens), model->forward(swapped)));  // the order within a pair matters
+  // Other pairs in the batch change no bit. (A batch of one pair would differ: some machines multiply it in another
+  // way.)
   const Tensor second = model->forward(at::cat({tokens, swapped}))[1];
   EXPECT_TRUE(at::equal(second, model->forward(at::cat({swapped, swapped}))[1]));
   EXPECT_TRUE(at::allclose(second, model->forward(swapped)[0], 1e-6, 1e-7));
@@ -171,7 +172,7 @@ TEST(Classifier, RefusesWhatDoesNotFit) {
   refused([&] { numbers->forward(at::zeros({2, 4, 2}, at::kDouble)); }, "numbers [B, T, 3]");
 }
 
-// Data sets of tasks mark what does not count with -100.
+// Data sets of tasks mark tokens that do not count by -100.
 TEST(Classifier, TargetsBelowZeroAreNotCountedInALanguageModelsLoss) {
   Json json = classifier_config(R"({"type": "language"})").to_json();
   at::manual_seed(5);

@@ -31,7 +31,7 @@ void check_mixer(const JsonReader& reader, const Json& mixer, const std::string&
                  "\" must be an object that names a mixer, like {\"mixer\": \"latte\"}, got ", mixer.dump());
 }
 
-// A pattern: [{"repeat": 3, "mixer": {...}}, ...], as a whole repeated `times`.
+// Expands a pattern [{"repeat": 3, "mixer": {...}}, ...], repeated `times` as a whole.
 std::vector<Json> expand_pattern(JsonReader& reader, const Json& pattern, int64_t times) {
   std::vector<Json> once;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -119,7 +119,7 @@ void head_fields(JsonFields& json, HeadConfig& head) {
   json.integer("hidden", head.hidden, 0, kWide);
 }
 
-// Absent: tokens.
+// The default is tokens.
 void input_fields(JsonFields& json, int64_t& channels) {
   std::string type = channels > 0 ? "numbers" : "tokens";
   json.choice("type", type, {"tokens", "numbers"});
@@ -128,7 +128,7 @@ void input_fields(JsonFields& json, int64_t& channels) {
   json.integer("channels", channels, 1, kWide);
 }
 
-// Of another layer's, which reads it.
+// An object that another layer (train/, tasks/) reads.
 Json unread_object(JsonReader& reader, const std::string& key, const Json& absent) {
   const Json object = reader.any(key);
   if (object.is_null()) return absent;
@@ -136,7 +136,7 @@ Json unread_object(JsonReader& reader, const std::string& key, const Json& absen
   return object;
 }
 
-// Equal neighbours are written once, with "repeat".
+// Writes equal neighbours once, with "repeat".
 Json layers_to_json(const std::vector<Json>& layers) {
   Json list = Json::array();
   for (const Json& mixer : layers) {
@@ -180,13 +180,13 @@ void config_fields(JsonFields& json, ModelConfig& config) {
   json.object("embedding", [&](JsonFields& embedding) {
     embedding.boolean("tied", config.tied);
     embedding.boolean("scaled", config.scaled_embedding);
-    // Files and hashes of the others are as they were.
+    // Written only if set, so that files and hashes of older models do not change.
     if (reading || config.embedding_scale) embedding.optional_number("scale", config.embedding_scale, 1e-6, 1e6);
     if (reading || config.embedding_norm) embedding.boolean("norm", config.embedding_norm);
     embedding.fail_if(config.scaled_embedding && config.embedding_scale, "\"scale\" stands in place of \"scaled\"");
   });
   json.boolean("head_bias", config.head_bias);
-  // Language models' files and hashes are as they were before there was anything else.
+  // Written only if they differ from a language model's, so that files and hashes of language models do not change.
   if (reading || config.channels > 0) {
     json.object("input", [&](JsonFields& input) { input_fields(input, config.channels); });
   }
@@ -208,13 +208,13 @@ void config_fields(JsonFields& json, ModelConfig& config) {
              [](JsonReader& reader) { return unread_object(reader, "training", Json::object()); });
 }
 
-// Hkv d: what one key of a layer has.
+// Hkv d, the width of one token's keys in a layer.
 int64_t key_width(const Json& layer, const ModelConfig& config) {
   const auto heads = layer.value("heads", config.heads), key_heads = layer.value("kv_heads", heads);
   return layer.contains("head_dim") ? key_heads * layer["head_dim"].get<int64_t>() : config.dim * key_heads / heads;
 }
 
-// The member or element `key` of `node`; objects grow it where it is missing.
+// The member or element `key` of `node`. Adds missing members to objects.
 Json& descend(Json& node, const std::string& key, const std::string& assignment) {
   if (node.is_null()) node = Json::object();
   if (node.is_object()) return node[key];

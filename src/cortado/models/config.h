@@ -17,11 +17,11 @@ enum class HeadKind { kLanguage, kClasses, kPairs };
 enum class Pooling { kMean, kClass };
 enum class PositionKind { kNone, kSinusoidal, kLearned, kRotary };
 
-// What "model_type" of a run's config.json says, for programs that read other models as well. That key, and what
-// transformers adds for itself ("architectures", "transformers"), may be in any config.
+// The value of "model_type" in a run's config.json, for programs that read other models too. Any config may have this
+// key and those that transformers adds ("architectures", "transformers").
 inline constexpr const char* kModelType = "cortado";
 
-// The JSON form (every key but dim and layers has a default; unknown keys are errors):
+// The JSON form. Every key but dim and layers has a default; unknown keys are errors:
 // {
 //   "name": "macchiato-demo",
 //   "vocabulary": 256,                      absent: the tokenizer decides when training starts
@@ -52,7 +52,7 @@ struct HeadConfig {
   HeadKind kind = HeadKind::kLanguage;
   int64_t classes = 0;
   Pooling pooling = Pooling::kMean;
-  int64_t hidden = 0;  // of a layer between the pooled vector and the classes; 0: none
+  int64_t hidden = 0;  // width of a layer between the pooled vector and the classes; 0: none
 };
 
 struct ModelConfig {
@@ -60,7 +60,7 @@ struct ModelConfig {
   int64_t vocabulary = 0;  // 0: not decided yet
   int64_t dim = 0;         // D
   int64_t heads = 1;
-  std::vector<Json> layers;  // one mixer object a layer, patterns expanded: {"mixer": NAME, ...settings}
+  std::vector<Json> layers;  // one mixer object per layer, patterns expanded: {"mixer": NAME, ...settings}
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
   bool norm_bias = true;   // LayerNorm only
@@ -73,35 +73,35 @@ struct ModelConfig {
   PositionKind positions = PositionKind::kNone;
   double rope_theta = 10000.0;
   RotaryScaling rope_scaling = {};
-  int64_t context = 0;  // training length (0: not said); with learned positions also the limit
+  int64_t context = 0;  // training length (0: unknown); with learned positions also the limit
   bool tied = true;
-  bool scaled_embedding = false;          // × √D
-  std::optional<double> embedding_scale;  // another number in its place
+  bool scaled_embedding = false;          // multiplies by √D
+  std::optional<double> embedding_scale;  // replaces √D
   bool embedding_norm = false;
   bool head_bias = false;
-  int64_t channels = 0;  // numbers of one place, where numbers and not tokens go in
+  int64_t channels = 0;  // numbers per position, if the inputs are numbers; 0: tokens
   HeadConfig head;
   double dropout = 0.0;
   std::optional<double> final_softcap;
   bool causal = true;
   Json initialization;
-  Json task;      // the object "task", for train/; null: a text
+  Json task;      // the object "task", for train/; null: language modelling
   Json training;  // the object "training", for train/
 
-  // Strict: InputError names key, value and what is allowed (D not divisible by H, ...).
+  // Strict: throws InputError that names key, value and what is allowed (D not divisible by H, ...).
   static ModelConfig from_json(const Json& json, const std::string& source_name);
-  Json to_json() const;  // round trip: from_json(to_json()) is the same model
+  Json to_json() const;  // from_json(to_json()) is the same model
 
-  // 16 hexadecimal digits that differ between configs whose weights or states don't fit each other.
+  // 16 hexadecimal digits that differ between configs whose weights or states do not fit each other.
   std::string architecture_hash() const;
 };
 
-// {"a.b": value} assignments of --set key=value: the value is JSON where it parses as such, else text; refuses paths
-// through non-objects (a number picks an element of a list).
+// Applies an assignment "a.b=value" of --set. The value is JSON if it parses as JSON, otherwise a text. Numbers in the
+// path select list elements. Throws InputError for paths through other non-objects.
 void apply_setting(Json& config, const std::string& assignment);
 
-// What a state saves: bytes of the keys and values of `tokens` tokens in `type`, if softmax layers stood in the places of all layers: with
-// the heads, key heads and head sizes of those that name them, else with every head of the model's width.
+// The memory that a state saves: bytes of the keys and values of `tokens` tokens in `type` if every layer were softmax
+// attention. Layers that name heads, key heads or head sizes keep theirs; the others have every head of the model.
 int64_t key_value_bytes(const ModelConfig& config, int64_t tokens, at::ScalarType type);
 
 }  // namespace cortado

@@ -93,7 +93,7 @@ TEST(Config, IsStrict) {
   expect_refused(with("mixer=latte"), "mixer");
   expect_refused(with("mixer={\"latents\": 3}"), "must be an object that names a mixer");
   expect_refused(with("norm=batch"), "norm");
-  expect_refused(with("norm_bias=true"), "norm_bias");  // RMSNorm has none
+  expect_refused(with("norm_bias=true"), "norm_bias");  // RMSNorm has no bias
   expect_refused(with("feed_forward.dmi=3"), "[model.json.feed_forward]");
   expect_refused(with("feed_forward={\"type\": \"none\", \"dim\": 3}"), "dim");
   expect_refused(with("feed_forward={\"type\": \"swiglu\", \"activation\": \"gelu\"}"), "activation");
@@ -157,14 +157,14 @@ TEST(Config, EveryShippedConfigIsValid) {
   EXPECT_GE(found, 12);
 }
 
-// Griffin's recurrences take no positions, so the model has none, but its local attention rotates.
+// Griffin's recurrences take no positions, so the model has none, but its local attention is rotary.
 TEST(Config, GriffinsLocalAttentionKnowsPositions) {
   const std::string path = std::string(std::getenv("CORTADO_SOURCE")) + "/configs/table2/griffin.json";
   const Json attention = read_json_file(path)["layers"][1]["mixer"];
   EXPECT_EQ(attention["mixer"], "sliding_window");
   EXPECT_EQ(attention["rotary"], true);
   EXPECT_EQ(attention["kv_heads"], 1);
-  EXPECT_EQ(attention["window"], 129);  // the paper's 128, and the token itself
+  EXPECT_EQ(attention["window"], 129);  // the paper's 128 and the current token
 }
 
 }  // namespace

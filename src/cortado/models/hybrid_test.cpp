@@ -1,5 +1,4 @@
-// Stacks of different mixers keep what each mixer keeps: every layer's state is carried on its own, through the one
-// decoder.
+// Stacks of different mixers keep each mixer's properties: the decoder carries the state of every layer separately.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -17,8 +16,9 @@ struct Stack {
   std::string layers;  // one period of the pattern
 };
 
-// Three linear layers to one of softmax, gated or of the delta rule; Samba (Mamba and a window); Griffin (two
-// recurrences and a window); state spaces and token shifts; fixed decays with latents; and in one model what is left.
+// Three linear layers to one of softmax, with gates or the delta rule; Samba (Mamba and a window); Griffin (two
+// recurrences and a window); state spaces and token shifts; fixed decays with latents; and one model with all remaining
+// mechanisms.
 const std::vector<Stack> kStacks = {
     {"gla_3_softmax_1",
      R"([{"repeat": 3, "mixer": {"mixer": "gla"}}, {"mixer": {"mixer": "softmax", "kv_heads": 1}}])"},
@@ -41,7 +41,7 @@ const std::vector<Stack> kStacks = {
                                       {"mixer": {"mixer": "latte", "latents": 4}}])"},
 };
 
-// Without the layers of mechanisms that have been deleted.
+// The stacks without deleted mechanisms.
 std::vector<Stack> stacks() {
   std::vector<Stack> found;
   for (const Stack& stack : kStacks) {
@@ -60,7 +60,7 @@ class Hybrid : public ::testing::TestWithParam<Stack> {
  protected:
   void SetUp() override { at::manual_seed(11); }
 
-  // The pattern twice.
+  // A model with the pattern twice.
   static std::shared_ptr<LanguageModel> stack(at::ScalarType type = at::kDouble) {
     const std::string text =
         concat(R"({"dim": 12, "heads": 2, "vocabulary": 13, "positions": "rotary", "repeat_layers": 2, "layers": )",
@@ -71,7 +71,7 @@ class Hybrid : public ::testing::TestWithParam<Stack> {
   }
   static Tensor words(int64_t rows, int64_t tokens) { return at::randint(0, 13, {rows, tokens}, at::kLong); }
 
-  // Logits computed in two ways, and the gradients of all parameters.
+  // Compares logits computed in two ways, and the gradients of all parameters.
   static void expect_same_logits(LanguageModel& model, const Tensor& actual, const Tensor& expected) {
     EXPECT_CLOSE(actual, expected, 1e-9);
     const auto weights = testing::weights_like({expected});

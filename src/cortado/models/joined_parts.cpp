@@ -9,7 +9,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// An exchange among the processes of a group, under a number of its own.
+// One exchange among the processes of a group, with a number of its own.
 class Exchange {
  public:
   Exchange(const Relay& relay, int64_t number) : relay_(&relay), number_(number) {}
@@ -56,7 +56,7 @@ class TailBefore : public torch::autograd::Function<TailBefore> {
 
 using Decay = SequenceParts::Decay;
 
-// The gradients of decay S: of S, and of the decay.
+// The gradients of decay·S: with respect to S, and to the decay.
 Tensor decayed_back(Decay kind, const Tensor& decay, const Tensor& gradient) {
   return kind == Decay::kFactors ? decay * gradient : at::matmul(decay.transpose(-1, -2), gradient);
 }
@@ -65,7 +65,7 @@ Tensor decay_gradient(Decay kind, const Tensor& decay, const Tensor& state, cons
   return at::matmul(gradient, state.transpose(-1, -2));
 }
 
-// S_p before part p: S_0 = start, S_{p+1} = decay_p S_p + own_p.
+// The state S_p before part p: S_0 = start, S_{p+1} = decay_p S_p + own_p.
 class StateBefore : public torch::autograd::Function<StateBefore> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& decay, const Tensor& own, const Tensor& start,
@@ -83,7 +83,7 @@ class StateBefore : public torch::autograd::Function<StateBefore> {
     return state;
   }
 
-  // With E_p the gradient of what part p leaves: E_last = 0, E_p = dS_{p+1} + decay_{p+1}' E_{p+1}.
+  // E_p is the gradient of the state after part p: E_last = 0, E_p = dS_{p+1} + decay_{p+1}ᵀ E_{p+1}.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const Exchange exchange(context);
     const auto kind = static_cast<Decay>(context->saved_data["kind"].toInt());
@@ -91,7 +91,7 @@ class StateBefore : public torch::autograd::Function<StateBefore> {
     const Tensor &decay = saved[0], &state = saved[1];
     const int64_t part = exchange.part();
     exchange.send({gradients[0].contiguous(), decay}, 0, part - 1);
-    Tensor left;  // E_p; none of the last part, whose states nobody reads
+    Tensor left;  // E_p; undefined for the last part, whose final state nobody reads
     for (int64_t behind = exchange.last(); behind > part; --behind) {
       const Tensors begun = exchange.receive(2, behind, state);
       left = left.defined() ? begun[0] + decayed_back(kind, begun[1], left) : begun[0];

@@ -1,6 +1,6 @@
-// The parts of a sequence in several processes, joined: each sends what it would leave by itself to all behind it, and
-// composes what those before it would leave (as LASP-2 and fla's context parallelism do). In the backward the gradients
-// of what each began with go to all before it.
+// Composes the parts of a sequence in several processes. Each process sends the transition of its part to all later
+// ones and composes those that it receives from earlier ones (as LASP-2 and fla's context parallelism do). In the
+// backward pass the gradients of the initial states go to all earlier processes.
 #pragma once
 
 #include "cortado/models/relay.h"

@@ -51,7 +51,7 @@ Tensor LanguageModel::loss_of(const Tensor& hidden, const Tensor& targets) const
                   config().vocabulary - 1);
   }
   Tensor last = hidden.flatten(0, 1), wanted = targets.flatten().clamp_min(-1);
-  // Where few tokens have a target, as in most tasks, the head is for those alone.
+  // If few tokens have a target, as in most tasks, the head is applied to those only.
   const Tensor counted = wanted.ge(0).nonzero().squeeze(1);
   if (counted.size(0) > 0 && 2 * counted.size(0) < wanted.size(0)) {
     last = last.index_select(0, counted);
@@ -62,7 +62,7 @@ Tensor LanguageModel::loss_of(const Tensor& hidden, const Tensor& targets) const
   return linear_cross_entropy(last, weight, head_bias(), wanted, config().final_softcap);
 }
 
-// For heads whose matrix is not there as such; logits exist for a few rows at a time.
+// For heads without a plain matrix. Logits exist for a few rows at a time.
 Tensor LanguageModel::loss_by_logits(const Tensor& hidden, const Tensor& targets) const {
   const int64_t rows = std::max<int64_t>(1, kLogitsAtOnce / config().vocabulary);
   const auto type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

@@ -1,27 +1,27 @@
-// The language model: a backbone that reads tokens, and a head that gives every token of the vocabulary a logit.
+// The language model: a backbone that reads tokens, and a head that gives one logit per token of the vocabulary.
 #pragma once
 
 #include "cortado/models/backbone.h"
 
 namespace cortado {
 
-// Tokens of a prompt that are read at a time: bounds the memory.
+// Tokens of a prompt that are read at a time, to bound the memory.
 inline constexpr int64_t kReadChunk = 512;
 
 class LanguageModel : public Backbone {
  public:
-  // Random weights from torch's default generator. config.vocabulary must be set.
+  // Draws random weights from torch's default generator. config.vocabulary must be set.
   explicit LanguageModel(ModelConfig config);
 
-  // tokens int64 [B, T] -> logits [B, T, vocabulary]: hidden(), and on it the head. Generation needs only the last
-  // position's logits.
+  // Maps tokens int64 [B, T] to logits [B, T, vocabulary]: hidden(), then the head. Generation needs only the last
+  // token's logits.
   Tensor forward(const Tensor& tokens, const Batch& batch = {}, ModelState* state = nullptr);
   Tensor logits(const Tensor& hidden) const;
 
-  // Mean cross-entropy in nats a token; targets int64 [B, T], below 0 = not counted (-1, or -100 as data sets of tasks
-  // have it). Float32 whatever the weights' type.
+  // Mean cross-entropy in nats per token. targets int64 [B, T]; negative ones are not counted (-1, or -100 as in data
+  // sets of tasks). Computed in float32 or float64.
   Tensor loss(const Tensor& tokens, const Tensor& targets, const Batch& batch = {});
-  // The same, of the hidden vectors [B, T, D].
+  // As loss(), from the hidden vectors [B, T, D].
   Tensor loss_of(const Tensor& hidden, const Tensor& targets) const;
 
   double flops_per_token(int64_t depth) const override;
@@ -30,8 +30,8 @@ class LanguageModel : public Backbone {
   Tensor loss_by_logits(const Tensor& hidden, const Tensor& targets) const;
   std::optional<Tensor> head_bias() const;
 
-  std::shared_ptr<Linear> head_;  // when not tied
-  Tensor tied_bias_;              // the head's bias when tied
+  std::shared_ptr<Linear> head_;  // if not tied
+  Tensor tied_bias_;              // the head's bias, if tied
 };
 
 }  // namespace cortado

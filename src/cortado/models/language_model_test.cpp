@@ -16,7 +16,7 @@ namespace {
 using testing::error_of;
 using testing::relative_error;
 
-// A layer of each kind of state: a growing cache, a ring, scans, a convolution's tail.
+// One layer per kind of state: a growing cache, a ring, a scan, a convolution's tail.
 constexpr const char* kMixed = R"({"dim": 12, "heads": 2, "vocabulary": 11, "positions": "rotary", "layers": [
     {"mixer": {"mixer": "softmax"}}, {"mixer": {"mixer": "sliding_window", "window": 4}}, {"mixer": {"mixer": "linear"}},
     {"mixer": {"mixer": "latte", "latents": 4}}, {"mixer": {"mixer": "griffin", "taps": 3}}],
@@ -103,7 +103,7 @@ TEST(LanguageModel, LossIsTheCrossEntropyOfItsLogits) {
   EXPECT_LE(model->forward(tokens).abs().max().item<double>(), 5.0);  // the soft-cap
 }
 
-// An adapter of the head is in the loss, as it is in the logits.
+// The loss includes an adapter of the head, as the logits do.
 TEST(LanguageModel, LossHasTheHeadsAdapter) {
   auto model = make(kMixed);
   attach_lora(*model, {.rank = 2, .alpha = 2, .targets = {"head"}});
@@ -142,7 +142,7 @@ TEST(LanguageModel, SinusoidalPositionsGoOnInTheState) {
   EXPECT_GT(relative_error(rest, model->forward(tokens.slice(1, 5))), 1e-3);  // positions matter
 }
 
-// Experts in the feed-forward's place, and what lies before the first block: rows, pieces and packed texts stand alone.
+// Experts as the feed-forward, and scale and norm of the embedding: rows, pieces and packed texts are independent.
 TEST(LanguageModel, ScalesAndNormalizesItsEmbeddingAndHasExperts) {
   const std::vector<std::string> settings = {
       "embedding={\"scale\": 3, \"norm\": true}",
@@ -256,7 +256,7 @@ TEST(Checkpoint, RoundTripsAndRefusesOthers) {
   expect_message("is not a checkpoint", [&] { load_weights(capped.config(), capped, path); });
 }
 
-// Random features are drawn, not trained: another draw would be another model.
+// Random features are drawn and not trained; with other features it would be another model.
 TEST(Checkpoint, HoldsRandomFeatures) {
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/w.safetensors";
@@ -297,7 +297,7 @@ TEST(Checkpoint, OpensARun) {
   expect_message("is a model of transformers: `cortado import` makes a run of it", [&] { open_model(run); });
 }
 
-// Wide enough that groups of 64 are full, with a head of its own or the embedding's.
+// Wide enough for full groups of 64, with an untied or a tied head.
 std::string wide_model(bool tied) {
   Json json = parse_json(kMixed, "test");
   json["dim"] = 128;
@@ -333,7 +333,7 @@ TEST(Weights, NarrowOnesGiveNearlyTheSameModel) {
         EXPECT_EQ(weight_format_name(narrow->weight_format()), weights);
         save_weights(*narrow, run + "/again.safetensors");
       });
-      // Read into its format or brought into it: the same.
+      // Loading in a format and converting to it give equal results.
       const auto changed = open_model(run);
       changed->set_weight_format(weight_format_of(name));
       EXPECT_TRUE(changed->forward(tokens).equal(narrow->forward(tokens))) << name;
@@ -341,7 +341,7 @@ TEST(Weights, NarrowOnesGiveNearlyTheSameModel) {
   }
 }
 
-// The vocabulary's matrices, which next words are chosen by.
+// The embedding and the head, which choose the next token, keep 8 bits.
 TEST(Weights, OfFourBitsLeaveTheVocabularyEight) {
   for (const bool tied : {true, false}) {
     const auto four = make(wide_model(tied)), eight = make(wide_model(tied));
@@ -396,7 +396,7 @@ TEST(ModelState, SavesLoadsForksAndRefusesAnotherModels) {
   EXPECT_LT(relative_error(model->forward(next.flip(0), {}, &swapped), expected.flip(0)), 1e-12);
   const auto stranger = make(kMixed);
   expect_message("belongs to another model", [&] { ModelState::load(path, *stranger); });
-  // A state read by a model of another type takes that type where the model's own state has it.
+  // A state loaded by a model of another type gets that type where the model's own state has it.
   model->to(at::kFloat);
   const ModelState narrowed = ModelState::load(path, *model);
   EXPECT_EQ(narrowed.layers[0].at("keys").scalar_type(), at::kFloat);

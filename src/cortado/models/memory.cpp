@@ -7,13 +7,13 @@
 namespace cortado {
 namespace {
 
-// What softmax attention and all that runs on its weights have in common.
+// The settings that softmax attention and all mechanisms on its weights share.
 constexpr const char* kProjections[] = {"heads",        "kv_heads",        "head_dim", "rotary",      "rope_theta",
                                         "rope_scaling", "rotary_fraction", "bias",     "output_bias", "softcap",
                                         "scale",        "qk_norm",         "norm_eps", "output_gate", "taps",
                                         "taps_start"};
 
-// The mechanisms that are a memory.
+// All mechanisms that can be a memory.
 std::vector<const Mechanism*> memories() {
   std::vector<const Mechanism*> found;
   for (const Mechanism* mechanism : mechanisms()) {
@@ -29,13 +29,13 @@ const Mechanism& mechanism_of(const Memory& memory) {
   throw InputError(concat("[memory] expected ", alternatives(memory_kinds()), ", got \"", memory.kind, "\""));
 }
 
-// Whether a layer of `from` has what `to` needs.
+// Whether a layer of `from` has the weights that `to` needs.
 bool runs_on(const Mechanism& to, const Mechanism& from) {
   return from.memory && from.memory->weights == to.memory->weights &&
          (to.memory->learned.empty() || !from.memory->learned.empty());
 }
 
-// The settings of one layer as `to`.
+// The settings of one layer as a layer of `to`.
 Json changed(const Json& layer, const Mechanism& from, const Mechanism& to, const Json& options) {
   const MemoryKind& kind = *to.memory;
   Json result = {{"mixer", to.name}};

@@ -60,7 +60,7 @@ TEST(Memory, OneCheckpointRunsWithEveryMemory) {
   const Tensor softmax = run_with(memory("softmax"));
   Memory lola = memory("lola");
   lola.options["cache"] = 64;
-  EXPECT_CLOSE(run_with(lola), softmax, 1e-4);  // it holds everything
+  EXPECT_CLOSE(run_with(lola), softmax, 1e-4);  // the cache holds everything
   lola.options["cache"] = 4;
   lola.options["chunk"] = 4;
   EXPECT_GT((run_with(lola) - softmax).abs().max().item<double>(), 1e-3);
@@ -86,7 +86,7 @@ TEST(Memory, RefusesWhatMakesNoSense) {
             "[memory] expected softmax, window, macchiato, lolcats or lola, got \"large\"");
 }
 
-// Of a model that was converted to it; of the others no weights have its names.
+// Only for a model that was converted to macchiato: other models have no weights with its names.
 TEST(Memory, MacchiatoHasACache) {
   CORTADO_NEEDS("macchiato");
   Memory cached = memory("macchiato");
@@ -101,8 +101,8 @@ TEST(Memory, MacchiatoHasACache) {
             "[memory] no layer of this model can run as macchiato: `cortado linearize` makes a model that can");
 }
 
-// The compression column of LoLA's Tables 1 and 2: Llama-3.1-8B's heads of 128, whose feature maps the paper takes as
-// D = 256 wide.
+// The compression column of LoLA's Tables 1 and 2: heads of width 128 in Llama-3.1-8B, with feature maps that the paper
+// takes as D = 256 wide.
 TEST(Memory, CountsPairsAsThePaperDoes) {
   const SkipInitialization skip;
   const auto pairs = [](const Json& settings, int64_t tokens) {

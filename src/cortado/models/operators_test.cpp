@@ -1,9 +1,10 @@
-// Whatever one of our operators is given, it answers, or says in one line what is wrong: right calls of every operator
-// that is registered, public, private and backward, with some of their arguments drawn anew.
+// Every registered operator (public, private and backward) either answers or throws a one-line error, whatever it is
+// given: right calls, with some arguments drawn anew.
 //
 //   CORTADO_FUZZ_CALLS=100000 build/asan/bin/models_tests --gtest_filter='Operators.*'
 //
-// CORTADO_FUZZ_FIRST=0 prints every call from that one on before it is made: the last is what ended the program.
+// CORTADO_FUZZ_FIRST=N prints every call from number N on before it is made; the last one printed is the one that ended
+// the program.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -27,7 +28,7 @@ c10::OperatorHandle operator_of(const std::string& name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
 }
 
-// Calls it with these arguments, the others as where they are left out.
+// Calls the operator with these arguments and defaults for the others.
 Stack call(const std::string& name, const Given& given) {
   const auto op = operator_of("cortado::" + name);
   Stack stack;
@@ -42,7 +43,7 @@ Stack call(const std::string& name, const Given& given) {
   return stack;
 }
 
-// The sum of all that has a gradient, differentiated.
+// Differentiates the sum of all results that have a gradient.
 void differentiate(const Stack& results) {
   Tensor sum;
   const auto add = [&](const Tensor& x) {
@@ -62,9 +63,10 @@ Tensor leaf(at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {
   return at::randn(sizes, type).set_requires_grad(true);
 }
 
-// --- Right calls. ---
+// --- Right calls ---
 
-// Of primitives, and of their gradients: what every mechanism computes, on whole, packed and continued sequences.
+// Calls of primitives and of their gradients: the computations of every mechanism, on whole, packed and continued
+// sequences.
 void run_mechanisms() {
   const Tensor bounds = at::tensor({0, 3, 3, 7}, at::kLong);
   for (const auto& [mechanism, text, causal] : testing::all_subjects()) {
@@ -83,7 +85,8 @@ void run_mechanisms() {
   }
 }
 
-// A call, from zero and then from the states that it leaves, and both differentiated; packed sequences too.
+// Calls the operator from the zero state and then from the states that it returned, and differentiates both; packed
+// sequences too.
 void call_and_go_on(const std::string& name, Given given) {
   const auto go_on = [&](const Given& arguments) {
     const Stack results = call(name, arguments);
@@ -180,7 +183,7 @@ void call_mechanisms() {
   }
 }
 
-// Parts of models, and what has no tensors.
+// Parts of models, and operators without tensors.
 void call_parts() {
   const Json config = {{"dim", 24}, {"heads", 4}, {"vocabulary", 16}, {"layers", 1}, {"mixer", {{"mixer", "softmax"}}}};
   const std::string full = call("config", {{"config", config.dump()}})[0].toStringRef();
@@ -231,7 +234,7 @@ void call_parts() {
   }
 }
 
-// Those that the CPU has no kernels for: right in all but where they are.
+// Operators without a CPU kernel: the arguments are right except for their device.
 void add_for_gpus(Calls& calls) {
   const Tensor q = leaf({2, 5, 4, 4}).detach(), theta = leaf({2, 5, 2, 6}).detach(), k = leaf({2, 5, 2, 4}).detach();
   const c10::IValue none;
@@ -256,11 +259,11 @@ Calls right_calls() {
   return calls;
 }
 
-// --- Drawn ones. ---
+// --- Drawn calls ---
 
 struct Counts {
   int64_t answered = 0, refused = 0;
-  std::map<std::string, int64_t> others;  // what was said otherwise, and where
+  std::map<std::string, int64_t> others;  // other error messages, and where they came from
 };
 
 const char* first_call() { return std::getenv("CORTADO_FUZZ_FIRST"); }
@@ -281,7 +284,7 @@ void try_call(const c10::OperatorHandle& op, Stack arguments, bool differentiate
     const std::string said = error.what();
     if (said.empty() || said.find('\n') != std::string::npos) ++counts.others[concat(text, ": ", said)];
   } catch (const c10::NotImplementedError&) {
-    ++counts.refused;  // no kernel for tensors that lie there: the dispatcher's own words
+    ++counts.refused;  // no kernel for this device: the dispatcher's own message
   } catch (const c10::Error& error) {
     ++counts.others[concat(text, ":\n    ", error.what_without_backtrace())];
   } catch (const std::exception& error) {
@@ -304,7 +307,7 @@ TEST(Operators, AnswerOrSayWhatIsWrongWhateverTheyAreGiven) {
   const Calls right = right_calls();
   std::vector<std::string> names;
   for (const std::string& name : our_operators()) {
-    // The one writes files, and has checkpoints' tests; the other's kernel is Python's.
+    // save_weights writes files and is covered by the checkpoints' tests; inner is implemented in Python.
     if (name == "cortado::save_weights" || name == "cortado::inner") continue;
     EXPECT_TRUE(right.contains(name)) << "no right call of " << name;
     if (right.contains(name)) names.push_back(name);

@@ -33,13 +33,13 @@ MixerContext read_context(JsonReader& json) {
   return context;
 }
 
-// x [B,T,width].
+// Checks x [B,T,width].
 void check_numbers(const Tensor& x, int64_t width) {
   fail_input_if(!x.is_floating_point(), "[part] expected floating-point numbers, got ", x.scalar_type());
   expect_shape("part", "x", x, {-1, -1, width});
 }
 
-// Tokens or targets [B,T].
+// Checks tokens or targets [B,T].
 void check_tokens(const char* name, const Tensor& x) {
   const bool whole = x.scalar_type() == at::kLong || x.scalar_type() == at::kInt;
   fail_input_if(!whole, "[part] ", name, " must be int64 or int32, got ", x.scalar_type());
@@ -90,7 +90,7 @@ class BlockPart : public Part {
   int64_t width_;
 };
 
-// What a language model has before its first block and behind its last.
+// The part of a language model before its first block and after its last.
 class Ends : public LanguageModel {
  public:
   explicit Ends(ModelConfig config) : LanguageModel(without_layers(std::move(config))) {}
@@ -140,18 +140,18 @@ class EndsPart : public Part {
   std::shared_ptr<Ends> ends_;
 };
 
-// An input's type that is no sum's: it tells caches, which have it, from sums.
+// The input type of a shell's zero state. Sums never have it, so tensors of this type are caches.
 constexpr auto kZeroType = at::kHalf;
 
-// A part whose weights are only shapes, for one call at a time.
+// A part whose weights have shapes but no memory; one call at a time uses it.
 struct Shell {
   std::unique_ptr<Part> part;
   std::vector<Tensor*> places;
-  std::map<std::string, MatrixModule*> maps;  // linear maps and embeddings
-  SequenceState zero;                         // of no rows, for inputs of kZeroType: what its tensors are
+  std::map<std::string, MatrixModule*> maps;  // linear maps and embeddings, by name
+  SequenceState zero;  // with no rows, for inputs of kZeroType; gives the names and types of the state's tensors
 };
 
-// What is computed while one exists is real, whatever traces: it would give tensors without memory.
+// Tensors made while one exists are real even under tracing, which would make tensors without memory.
 class Untraced {
  public:
   Untraced() : guard_(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})) {}
@@ -161,7 +161,7 @@ class Untraced {
 };
 
 Shell make_shell(const std::string& text) {
-  const Untraced untraced;  // it outlives whatever traces now
+  const Untraced untraced;  // the shell outlives any tracing
   const KeptGenerator kept;
   const SkipInitialization skip;
   Shell shell{.part = Part::make(text), .places = {}, .maps = {}, .zero = {}};
@@ -174,7 +174,7 @@ Shell make_shell(const std::string& text) {
   return shell;
 }
 
-// Shells that nobody uses; one is a few hundred bytes a weight.
+// Shells that are not in use. One takes a few hundred bytes per weight.
 class Shells {
  public:
   static std::unique_ptr<Shell> take(const std::string& text) {
@@ -205,7 +205,7 @@ class Shells {
   }
 };
 
-// For the time of a call others compute in some maps' places.
+// Replaces some maps by the caller's functions for the time of a call.
 class Replaced {
  public:
   Replaced(const Shell& shell, const PartCall& call) {
@@ -228,10 +228,12 @@ class Replaced {
   std::vector<MatrixModule*> maps_;
 };
 
-// Products take no two types: the input's must be a weight's. Autocast brings all to its own but for float64.
+// Matrix products need equal types, so the input's type must be that of a weight. Autocast converts everything except
+// float64.
 void check_types(const PartCall& call) {
   const Tensor& x = call.inputs[0];
-  const auto elsewhere = [](const Tensor& weight) { return weight.numel() == 0; };  // in a module that is called
+  // kept by a module that is called instead
+  const auto elsewhere = [](const Tensor& weight) { return weight.numel() == 0; };
   if (!x.is_floating_point() || std::any_of(call.weights.begin(), call.weights.end(), elsewhere)) return;
   const bool casts = !call.autocast.empty() || at::autocast::is_autocast_enabled(x.device().type());
   const auto meets = [&](at::ScalarType type) {
@@ -256,7 +258,7 @@ void check_call(const PartCall& call, const Shell& shell) {
   };
   for (size_t i = 0; i < weights.size(); ++i) {
     const Tensor& given = call.weights[i];
-    if (given.numel() == 0 && is_called(weights[i].key())) continue;  // whose module keeps something else
+    if (given.numel() == 0 && is_called(weights[i].key())) continue;  // the module in its place keeps its own weight
     fail_input_if(given.sizes() != shell.places[i]->sizes() || !given.is_floating_point(), "[part] expected ",
                   weights[i].key(), " of the shape ", shell.places[i]->sizes(), ", got ", given.scalar_type(), " ",
                   given.sizes());
@@ -266,7 +268,7 @@ void check_call(const PartCall& call, const Shell& shell) {
   shell.part->check(call.inputs);
   for (const auto* tensors : {&call.weights, &call.inputs, &call.state}) {
     for (const Tensor& x : *tensors) {
-      if (tensors == &call.weights && x.numel() == 0) continue;  // a module's that is called
+      if (tensors == &call.weights && x.numel() == 0) continue;  // of a module that is called instead
       fail_input_if(x.layout() != at::kStrided || x.device() != call.inputs[0].device(),
                     "[part] expected dense tensors on one device, got ", x.layout(), " on ", x.device(), " beside ",
                     call.inputs[0].device());
@@ -279,21 +281,22 @@ void check_call(const PartCall& call, const Shell& shell) {
   if (readable) sequence_bounds("part", *call.cu_seqlens, x.size(1));
 }
 
-// Beside inputs of this type: sums have their wide type, and caches their own.
+// The type of a state's tensor beside inputs of this type: wide for sums, the input's for caches.
 at::ScalarType expected_type(const Tensor& own, at::ScalarType input) {
   if (!own.is_floating_point()) return at::kLong;
   return own.scalar_type() == kZeroType ? input : wide_type(input);
 }
 
-// A cache may be of another type than the input's, as autocast leaves it, but none is float64 beside others.
+// Whether x may be the state's tensor `own`. A cache may have another type than the input, as autocast leaves it, but
+// float64 does not mix with others.
 bool fits(const Tensor& x, const Tensor& own, at::ScalarType input) {
   if (!own.is_floating_point()) return at::isIntegralType(x.scalar_type(), /*includeBool=*/false);
   if (own.scalar_type() != kZeroType) return x.scalar_type() == wide_type(input);
   return x.is_floating_point() && (x.scalar_type() == at::kDouble) == (input == at::kDouble);
 }
 
-// The state as the part's own. What it adds to a growing cache goes into other memory, for who gave the state may go on
-// from it once more.
+// Builds the part's state from the call's tensors. Growing caches are trimmed, so that new entries go into new memory:
+// the caller may continue from the given state again.
 SequenceState state_of(const PartCall& call, const Shell& shell) {
   const auto& names = shell.zero.tensors();
   fail_input_if(names.empty(), "[part] ", shell.zero.mechanism(), " has no state: it reads whole sequences");
@@ -350,12 +353,12 @@ std::vector<Tensor> run_part(const PartCall& call) {
     const Autocast autocast(call.inputs[0].device(), type);
     const Batch batch{.cu_seqlens = call.cu_seqlens, .training = call.training};
     results.push_back(shell->part->forward(call.inputs, batch, stateful ? &state : nullptr));
-    // As a linear layer of torch's gives it, whatever a mechanism does last.
+    // The mixer's output in autocast's type, as torch's linear layer gives it.
     if (!call.autocast.empty() && dynamic_cast<MixerPart*>(shell->part.get())) results[0] = results[0].to(type);
   }
   if (stateful) state = shell->part->state_layout().trimmed(state);
   Shells::give_back(call.part, std::move(shell));
-  // Without the room that a growing cache has: tracing must know the strides.
+  // Without a growing cache's spare memory: tracing must know the strides.
   for (const auto& [name, tensor] : state.tensors()) results.push_back(tensor.contiguous());
   for (Tensor& result : results) {
     if (within(result, call.inputs) || within(result, call.state)) result = result.clone();

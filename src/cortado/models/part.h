@@ -1,5 +1,5 @@
-// Parts of a model as functions of tensors alone, their weights and states among them: what Python's modules call, which
-// own both.
+// Parts of a model as pure functions of tensors, including weights and states. Python's modules, which own both, call
+// them.
 #pragma once
 
 #include <functional>
@@ -12,16 +12,17 @@
 
 namespace cortado {
 
-// What a text describes:
+// A JSON text describes a part:
 //
 //   {"part": "mixer", "settings": {"mixer": "latte", ...}, "dim": 64, "heads": 4, "layer": 0, "layers": 1,
 //    "causal": true, "rotary": false, "rope_theta": 10000, "rope_scaling": {}}          x [B,T,D] -> [B,T,D]
 //   {"part": "block", "config": {...}, "layer": 0}                                      x [B,T,D] -> [B,T,D]
 //   {"part": "embedding", "config": {...}}   tokens [B,T] -> [B,T,D], positions added; its state is the position
 //   {"part": "logits", "config": {...}}      x [B,T,D] -> [B,T,V], behind the final norm
-//   {"part": "loss", "config": {...}}        x [B,T,D], targets [B,T] -> mean cross-entropy, nats a token
+//   {"part": "loss", "config": {...}}        x [B,T,D], targets [B,T] -> mean cross-entropy, nats per token
 //
-// The last three are one module's: they have the same weights. Unknown keys and impossible sizes: InputError.
+// "embedding", "logits" and "loss" belong to one module and have equal weights. Throws InputError for unknown keys and
+// impossible sizes.
 class Part {
  public:
   static std::unique_ptr<Part> make(const std::string& text);
@@ -30,37 +31,39 @@ class Part {
   virtual const torch::nn::Module& module() const = 0;
   virtual StateLayout state_layout() const { return {}; }
   virtual std::string state_name() const { return "part"; }
-  // `state` as in Mixer::forward; the inputs are as many as said above.
+  // `state` as in Mixer::forward; `inputs` are those that the description above lists.
   virtual Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) = 0;
-  // InputError unless the inputs have the shapes and kinds of numbers that are said above.
+  // Throws InputError if the inputs do not have the shapes and types described above.
   virtual void check(const std::vector<Tensor>& inputs) const = 0;
-  // Whether training draws random numbers.
+  // Whether it draws random numbers in training.
   virtual bool draws() const { return false; }
   size_t inputs = 1;
 };
 
-// A call of a part. Weights as in named_weights(), and the state's tensors as StateLayout::zeros has them, or none.
+// A call of a part. Weights are in the order of named_weights(), the state's tensors in that of StateLayout::zeros; the
+// state may be empty.
 struct PartCall {
-  std::string part;      // the text
+  std::string part;      // its description
   std::string autocast;  // "bfloat16", "float16", or "": off
   bool training = false;
   std::vector<Tensor> weights, inputs, state;
   OptionalTensor cu_seqlens;
-  // Linear maps and embeddings, by their names in the part, that are called where they are whoever asks keeps them: `inner`
-  // gets the name and what goes in. Their weights may be empty, but for an embedding's that is a tied head as well.
+  // Names of linear maps and embeddings whose module is called elsewhere: `inner` gets the name and the input. Their
+  // weights may be empty, except for an embedding that is also a tied head.
   std::vector<std::string> called = {};
   std::function<Tensor(const std::string& name, const Tensor& x)> inner = {};
 };
 
-// The result, and the state after it (StateLayout::trimmed), if one was given: new tensors, none of which is one of the
-// call's. Differentiable by autograd.
+// Returns the result, followed by the new state if one was given (StateLayout::trimmed). All are new tensors that share
+// no memory with the call's. Differentiable by autograd.
 std::vector<Tensor> run_part(const PartCall& call);
 
-// The state before the first token, for inputs of the type and on the device of `like`: the layout's tensors in its order.
+// The state before the first token, for inputs with the type and device of `like`: the layout's tensors in order.
 inline constexpr int64_t kMostPartRows = int64_t{1} << 24;
 std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const Tensor& like);
 
-// How many places each of the state's tensors will have after `tokens` more (StateLayout::places_after), of `now`.
+// For each of the state's tensors: its number of entries after `tokens` more tokens, given `now`
+// (StateLayout::places_after).
 std::vector<int64_t> part_places(const std::string& part, const std::vector<int64_t>& now, int64_t tokens);
 
 }  // namespace cortado

@@ -1,6 +1,6 @@
-// torch.ops.cortado.part: parts of a model (part.h) as one operator. Where tensors are real it is what it computes, and
-// autograd sees through it; where torch.compile and torch.export trace, it is one node, and its gradient another, which
-// computes the part once more. torch.classes.cortado.Part says what a part has.
+// torch.ops.cortado.part: parts of a model (part.h) as one operator. With real tensors autograd sees the operators
+// inside. Under torch.compile and torch.export it is one opaque node, and its gradient another one, which recomputes
+// the part. torch.classes.cortado.Part lists a part's weights and state.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
@@ -24,7 +24,7 @@ Tensors part_kernel(const std::string& part, const std::string& autocast, bool t
   return run_part({part, autocast, training, weights.vec(), inputs.vec(), state.vec(), cu_seqlens});
 }
 
-// The same with modules of Python's in the places of linear maps and embeddings: `inner` finds them by `caller`.
+// As part_kernel(), with Python's modules in place of linear maps and embeddings; `inner` finds them by `caller`.
 Tensors part_calling(const std::string& part, const std::string& autocast, bool training, at::TensorList weights,
                      at::TensorList inputs, at::TensorList state, const OptionalTensor& cu_seqlens,
                      std::vector<std::string> called, int64_t caller) {
@@ -39,7 +39,7 @@ Tensors part_calling(const std::string& part, const std::string& autocast, bool 
   return run_part(call);
 }
 
-// The gradients of weights, inputs and state, in this order; of those that have none zeros (integers: empty).
+// The gradients of weights, inputs and state, in this order. Unused tensors get zeros, integer tensors an empty tensor.
 Tensors part_backward(const std::string& part, const std::string& autocast, bool training, at::TensorList weights,
                       at::TensorList inputs, at::TensorList state, const OptionalTensor& cu_seqlens,
                       const c10::List<OptionalTensor>& gradients) {
@@ -84,7 +84,7 @@ Tensors part_backward(const std::string& part, const std::string& autocast, bool
   return all;
 }
 
-// What tracing sees of it.
+// The node that tracing sees.
 struct Opaque : torch::autograd::Function<Opaque> {
   static variable_list forward(AutogradContext* context, at::TensorList tensors, const std::string& part,
                                const std::string& autocast, bool training, int64_t weights, int64_t inputs,
@@ -129,7 +129,7 @@ struct Opaque : torch::autograd::Function<Opaque> {
     for (size_t i = 0; i < results.size(); ++i) {
       if (!tensors[i].is_floating_point()) results[i] = Tensor();
     }
-    results.resize(end + 6);  // those of what is no tensor: none
+    results.resize(end + 6);  // the arguments that are not tensors have no gradient
     return results;
   }
 };
@@ -150,10 +150,10 @@ Tensors part_autograd(const std::string& part, const std::string& autocast, bool
                        static_cast<int64_t>(inputs.size()), cu_seqlens);
 }
 
-// What a part has, for Python: the JSON of its weights and state, and first weights.
+// A part's facts for Python: JSON about its weights and state, and initial weights.
 class PythonPart : public torch::CustomClassHolder {
  public:
-  // Weights are drawn from torch's generator, or, unless `draw`, are what memory holds.
+  // Draws weights from torch's generator; without `draw` the weights are uninitialised.
   PythonPart(const std::string& text, bool draw) {
     std::optional<SkipInitialization> skip;
     std::optional<KeptGenerator> kept;
@@ -170,8 +170,9 @@ class PythonPart : public torch::CustomClassHolder {
     return all;
   }
 
-  // {"buffers": names of weights that are not trained, "roles": of the others (nn/module.h), "maps": names of modules
-  //  that are linear maps, "draws": ..., "foreseen": whether its state's size is, "state": names of its tensors}
+  // {"buffers": names of weights that are not trained, "roles": roles of the other weights (nn/module.h), "maps": names
+  // of modules that are linear maps, "draws": whether training draws random numbers, "foreseen": whether the state's
+  // sizes can be predicted, "state": names of its tensors}
   std::string facts() const {
     Json facts = {
         {"buffers", Json::array()}, {"roles", Json::object()}, {"maps", Json::array()}, {"state", Json::array()}};
@@ -196,8 +197,8 @@ class PythonPart : public torch::CustomClassHolder {
   std::unique_ptr<Part> part_;
 };
 
-// Every mechanism, in the registry's order, as JSON: what it is, and its settings with what they are where absent, in a
-// model of this width and these heads.
+// All mechanisms in the registry's order, as JSON: their descriptions, and their settings with the defaults in a model
+// of this width and number of heads.
 std::string mechanism_list(int64_t dim, int64_t heads) {
   constexpr int64_t kWidest = int64_t{1} << 20, kMostHeads = int64_t{1} << 16;
   fail_input_if(dim < 1 || dim > kWidest || heads < 1 || heads > kMostHeads, "[mechanisms] expected a width of 1..",
@@ -224,7 +225,7 @@ std::string mechanism_list(int64_t dim, int64_t heads) {
   return all.dump();
 }
 
-// The config with every default filled in, checked.
+// The checked config with every default filled in.
 std::string full_config(const std::string& config) {
   const KeptGenerator kept;
   return ModelConfig::from_json(parse_json(config, "config"), "config").to_json().dump();
@@ -253,7 +254,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(("part_backward" + call + ", Tensor?[] gradients) -> Tensor[]").c_str());
   m.def(("part_calling" + call + ", str[] called, int caller) -> Tensor[]").c_str(),
         torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, part_calling));
-  m.def("inner(int caller, str place, Tensor x) -> Tensor");  // of Python's: cortado/_parts.py
+  m.def("inner(int caller, str place, Tensor x) -> Tensor");  // implemented in Python: cortado/_parts.py
   m.class_<PythonPart>("Part")
       .def(torch::init<const std::string&, bool>(), "", {torch::arg("part"), torch::arg("draw") = true})
       .def("weights", &PythonPart::weights)

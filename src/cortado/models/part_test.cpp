@@ -1,4 +1,4 @@
-// Parts of models are what the models themselves compute, with weights that others own.
+// Parts of models, with weights from outside, compute what the models compute.
 #include "cortado/models/part.h"
 
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@ std::string block_text(const ModelConfig& config, int64_t layer) {
   return Json{{"part", "block"}, {"config", config.to_json()}, {"layer", layer}}.dump();
 }
 
-// Every weight of every mechanism has its place: with others there, others are computed with, and the gradients are
-// those of the model's own.
+// Every weight of every mechanism can be replaced: a part computes with the given weights, and gradients equal the
+// model's.
 TEST(Part, BlocksOfEveryMechanismAreTheModelsOwn) {
   for (const std::string& mixer : testing::causal_mixers()) {
     SCOPED_TRACE(mixer);
@@ -59,7 +59,7 @@ TEST(Part, BlocksOfEveryMechanismAreTheModelsOwn) {
   }
 }
 
-// A state that was given is as it was afterwards, and can be gone on from twice.
+// A given state is not changed, and can be continued from twice.
 TEST(Part, StatesAreNotWrittenTo) {
   const at::NoGradGuard no_grad;
   for (const std::string& mixer : testing::causal_mixers()) {
@@ -85,7 +85,7 @@ TEST(Part, StatesAreNotWrittenTo) {
   }
 }
 
-// Linear maps and embeddings that are called where they are: by the name that they have in the part, all of them.
+// Linear maps and embeddings can be called elsewhere, all of them, by their names in the part.
 TEST(Part, CallsWhatOthersKeep) {
   const auto model = testing::byte_model(testing::causal_mixers().front());
   const Tensor x = at::randn({2, 11, 24});
@@ -105,14 +105,14 @@ TEST(Part, CallsWhatOthersKeep) {
     return 0 * at::linear(in, maps[name]->as<Linear>()->weight);
   };
   EXPECT_GT(testing::relative_error(run_part(call)[0], expected), 1e-3);
-  // Nothing is left of it: the next call reads the weights again.
+  // The replacement has ended: the next call reads the weights again.
   call.called.clear();
   EXPECT_TRUE(at::equal(run_part(call)[0], expected));
   call.called = {"mixer.w"};
   EXPECT_NE(testing::error_of([&] { run_part(call); }).find("is called mixer.w"), std::string::npos);
 }
 
-// Every mechanism says so, whatever its products would have said; with autocast it answers.
+// Every mechanism gives this error, whatever its matrix products would say; with autocast it computes.
 TEST(Part, AnInputHasTheTypeOfAWeight) {
   for (const std::string& mixer : testing::causal_mixers()) {
     SCOPED_TRACE(mixer);
@@ -134,7 +134,7 @@ TEST(Part, AnInputHasTheTypeOfAWeight) {
   }
 }
 
-// What adds up is float32, float64 beside inputs of that type; caches may be of the type that autocast gave them.
+// Sums are float32, or float64 beside float64 inputs. Caches may have the type that autocast gave them.
 TEST(Part, AStateHasTheTypeOfItsInput) {
   for (const std::string& mixer : testing::causal_mixers()) {
     SCOPED_TRACE(mixer);

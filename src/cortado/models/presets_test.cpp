@@ -1,4 +1,4 @@
-// The sizes of the models that configs/ describes, and what docs/results.md says of them.
+// Checks the sizes of the models in configs/, and what docs/results.md says about them.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -28,30 +28,30 @@ std::string repository() {
   return source;
 }
 
-// Without drawing the weights.
+// Counts parameters without drawing weights.
 int64_t parameters_of(const std::string& file) {
   const SkipInitialization skip;
   return LanguageModel(read_config(concat(repository(), "/configs/", file, ".json"))).parameter_count();
 }
 
-// Whether it went with Macchiato (scripts/delete_mechanism.py).
+// Whether it was deleted with Macchiato (scripts/delete_mechanism.py).
 bool is_deleted(const std::string& file) {
   return !testing::is_registered("macchiato") &&
          !std::filesystem::exists(concat(repository(), "/configs/", file, ".json"));
 }
 
-// docs/results.md has the row: "| 111,820,032 | 111M |".
+// Checks that docs/results.md has the row: "| 111,820,032 | 111M |".
 void expect_in_results(const Preset& preset) {
   const std::string results = read_file(repository() + "/docs/results.md");
   const std::string row = concat("| ", with_commas(preset.parameters), " | ", preset.paper_millions, "M |");
   EXPECT_NE(results.find(row), std::string::npos) << preset.file << ": docs/results.md has no row " << row;
 }
 
-// The exact numbers of parameters of the paper's Table 1 (its own, in millions, beside). E = V D = 38,597,376; a
-// layer's norms 2 D, and the final norm D; GLU 3 D F = 7,077,888, MLP 2 D F with biases F + D; Latte 2 D L + 2 D²; a
-// window adds its q and k, 2 D², and one column D of logits a head; a convolution 3 D; an RG-LRU two block-diagonal
-// maps D²/H + D, Λ and its RMSNorm. The paper's figures for its R and SWA rows follow from no sizes that it states;
-// these are what its equations give.
+// Exact parameter counts of the models in the paper's Table 1, with the paper's own in millions. E = V D = 38,597,376.
+// Per layer: norms 2 D; GLU 3 D F = 7,077,888, or MLP 2 D F with biases F + D; Latte 2 D L + 2 D²; a window its q and
+// k, 2 D², and one column D of logits per head; a convolution 3 D; an RG-LRU two block-diagonal maps D²/H + D, Λ and
+// its RMSNorm. The final norm has D. The paper's numbers for its R and SWA rows do not follow from any sizes that it
+// states; these follow from its equations.
 TEST(Table1, HasTheParametersOfItsEquations) {
   constexpr int64_t D = 768, L = 128, H = 8, F = 3072, E = 50257 * D, kLayers = 12;
   constexpr int64_t latte = 2 * D * L + 2 * D * D, glu = 3 * D * F, norms = 2 * D;
@@ -76,8 +76,8 @@ TEST(Table1, HasTheParametersOfItsEquations) {
   }
 }
 
-// The systems of the paper's Table 2. It fixes depth, width and feed-forward and nothing else about them;
-// docs/results.md says what is known of each that is not within 3 % of the paper's (rounded) figure.
+// The systems of the paper's Table 2, which fixes only depth, width and feed-forward. docs/results.md explains each
+// system that is not within 3 % of the paper's (rounded) number.
 TEST(Table2, HasTheParametersOfTheResults) {
   const std::vector<Preset> near = {{"table2/mega", 154'293'504, 153},
                                     {"table2/h3", 125'339'136, 125},

@@ -1,4 +1,4 @@
-// torch.classes.cortado.LanguageModel and Gguf: whole models and the tensors of GGUF files for Python, once
+// torch.classes.cortado.LanguageModel and Gguf: whole models, and the tensors of GGUF files, for Python. Available once
 // libcortado.so is loaded with torch.classes.load_library.
 #include <c10/core/InferenceMode.h>
 #include <torch/custom_class.h>
@@ -14,11 +14,12 @@
 namespace cortado {
 namespace {
 
-// The tensors of parameters() are the model's own: optimise them from Python, or copy into them in place.
+// parameters() returns the model's own tensors: optimise them from Python, or write to them in place.
 class PythonLanguageModel : public torch::CustomClassHolder {
  public:
-  // A run's folder; or the JSON text of a config with a vocabulary: random weights, from torch's generator. dtype
-  // "int8", "int4": such weights (for inference) and float32. `memory`: "", or the JSON text of Memory.
+  // `model` is a run's folder, or the JSON text of a config with a vocabulary, which gives random weights from torch's
+  // generator. `dtype` may be "int8" or "int4": weights in that format (for inference) with float32 activations.
+  // `memory` is "" or the JSON text of a Memory.
   PythonLanguageModel(const std::string& model, const std::string& dtype, const std::string& memory) {
     OpenOptions options;
     if (!memory.empty()) options.memory = Memory::from_json(parse_json(memory, "memory"), "memory");
@@ -47,15 +48,16 @@ class PythonLanguageModel : public torch::CustomClassHolder {
 
   std::string config() const { return model_->config().to_json().dump(); }
 
-  // Tokens int64 [B, T] -> logits [B, T, V].
+  // Maps tokens int64 [B, T] to logits [B, T, V].
   Tensor forward(const Tensor& tokens) { return model_->forward(tokens); }
 
-  // Mean cross-entropy, nats a token; targets as tokens, -1: not counted. With dropout if `training`.
+  // Mean cross-entropy in nats per token. Targets have the tokens' shape; -1 is not counted. Dropout acts if
+  // `training`.
   Tensor loss(const Tensor& tokens, const Tensor& targets, bool training) {
     return model_->loss(tokens, targets, {.cu_seqlens = {}, .training = training});
   }
 
-  // forward, `chunk` tokens at a time, through the state.
+  // As forward(), `chunk` tokens at a time through the state.
   Tensor resume(const Tensor& tokens, int64_t chunk) {
     ModelState state = model_->zero_state(tokens.size(0));
     std::vector<Tensor> parts;
@@ -63,7 +65,7 @@ class PythonLanguageModel : public torch::CustomClassHolder {
     return at::cat(parts, 1);
   }
 
-  // Goes on reading, from the first token if `anew`: tokens [B, T] -> the last one's logits [B, V].
+  // Continues reading, or starts from the first token if `anew`: tokens [B, T] -> logits of the last one [B, V].
   Tensor read(const Tensor& tokens, bool anew) {
     const c10::InferenceMode inference;
     if (anew || state_.layers.empty()) state_ = model_->zero_state(tokens.size(0));
@@ -73,7 +75,7 @@ class PythonLanguageModel : public torch::CustomClassHolder {
 
  private:
   std::shared_ptr<LanguageModel> model_;
-  ModelState state_;  // of read()
+  ModelState state_;  // the state of read()
 };
 
 class PythonGguf : public torch::CustomClassHolder {

@@ -18,7 +18,7 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kMostDims = 8, kHeader = kMostDims + 2;  // type, number of dimensions, sizes
 
-// A tag a message: layer, direction, header or contents.
+// A tag per message: layer, direction, header or contents.
 int tag_of(int64_t layer, int64_t direction, bool contents) {
   return static_cast<int>(layer * 4 + (direction > 0 ? 2 : 0) + (contents ? 1 : 0));
 }
@@ -36,7 +36,7 @@ Tensor header_of(const std::vector<Tensor>& tensors) {
   return header;
 }
 
-// One tensor, as a row of a header describes it.
+// One tensor, as a header's row describes it.
 struct Described {
   at::ScalarType type;
   std::vector<int64_t> sizes;
@@ -72,7 +72,7 @@ int64_t length_of(const Tensor& header) {
   return length;
 }
 
-// A state as what is sent of it, and the other way round.
+// Converts a state to the tensors that are sent, and back.
 std::vector<Tensor> tensors_of(const SequenceState& state) {
   std::vector<Tensor> tensors;
   for (const auto& [name, tensor] : state.tensors()) tensors.push_back(tensor);
@@ -82,7 +82,7 @@ void replace(SequenceState& state, const std::vector<Tensor>& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) state.at(state.tensors()[i].first) = tensors[i];
 }
 
-// The state of the part before; its derivative goes there. x only ties it to the graph.
+// Receives the state of the previous part and sends its gradient back. x only ties it to the autograd graph.
 class Take : public torch::autograd::Function<Take> {
  public:
   static variable_list forward(AutogradContext* context, const Variable& x, const Relay* relay, int64_t layer,
@@ -118,7 +118,7 @@ class Take : public torch::autograd::Function<Take> {
   }
 };
 
-// Hands the state on, beside y; its derivative comes from there.
+// Sends the state to the next part and receives its gradient. Returns y.
 class Hand : public torch::autograd::Function<Hand> {
  public:
   static Variable forward(AutogradContext* context, const Variable& y, const Relay* relay, int64_t layer,
@@ -148,7 +148,7 @@ class Hand : public torch::autograd::Function<Hand> {
 
 struct Relay::Pending {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  std::vector<Tensor> tensors;  // what is on its way
+  std::vector<Tensor> tensors;  // tensors being sent
 };
 
 namespace {
@@ -195,7 +195,7 @@ int64_t Relay::next_exchange() const {
 std::vector<Tensor> Relay::receive(size_t count, int64_t layer, int64_t direction, at::Device device) const {
   if (count == 0) return {};
   const auto from = static_cast<int>(ranks_.rank() + direction);
-  // What comes from before was sent behind, and the other way round.
+  // A message from a previous process was tagged as sent to a later one, and vice versa.
   std::vector<Tensor> header = {at::empty({static_cast<int64_t>(count), kHeader}, at::kLong)}, contents;
   ranks_.wait([&] {
     ranks_.group().handle->recv(header, from, tag_of(layer, -direction, false))->wait();

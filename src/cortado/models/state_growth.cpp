@@ -6,7 +6,7 @@ namespace cortado {
 
 namespace {
 
-// Behind so many tokens every window is full, and whole blocks of a growing cache end.
+// After this many tokens every window is full, and a growing cache ends at a whole block.
 constexpr int64_t kFull = int64_t{1} << 30;
 
 }  // namespace

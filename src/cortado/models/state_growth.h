@@ -1,4 +1,4 @@
-// How large the state of a sequence is as a model keeps it, its caches in the type that was chosen for them.
+// The size of a sequence's state as a model stores it, with caches in the type that was chosen for them.
 #pragma once
 
 #include "cortado/models/backbone.h"
@@ -6,12 +6,12 @@
 namespace cortado {
 
 struct StateGrowth {
-  int64_t constant = 0;   // bytes of what is of one size, once all windows are full
+  int64_t constant = 0;   // bytes of the parts that stop growing, once all windows are full
   int64_t per_token = 0;  // bytes that every token adds
 };
 StateGrowth state_growth(const Backbone& model);
 
-// Of caches; that of the activations where there are none.
+// The type of caches; the activations' type if there are none.
 at::ScalarType cache_type(const Backbone& model);
 
 int64_t kept_bytes(const Backbone& model, int64_t tokens);

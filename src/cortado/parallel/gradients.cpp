@@ -13,13 +13,14 @@ namespace {
 
 constexpr int64_t kFirstBucket = c10d::kDefaultFirstBucketBytes, kBucket = c10d::kDefaultBucketBytesCap;
 
-// It advises against looking for parameters without a gradient where there are none: experts have none now and then.
+// Silences c10d's advice not to look for parameters without a gradient: it comes when every parameter has one, but an
+// expert sometimes has none.
 class Quiet : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
 };
 
-// In reverse, as gradients come.
+// Buckets are in reverse order because backward produces the last parameters' gradients first.
 std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<Tensor>& parameters, const Ranks& ranks) {
   const std::vector<bool> sparse(parameters.size(), false);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
@@ -47,9 +48,9 @@ int64_t GradientSum::bytes() const {
 
 void GradientSum::backward(const Tensor& part, bool last) {
   if (!ranks_.grouped()) return part.backward();
-  // The Reducer's results are means.
+  // The Reducer averages over processes; scaling by their number gives sums.
   Tensor scaled = part * static_cast<double>(ranks_.size());
-  if (!scaled.requires_grad()) scaled = parameters_.front().sum() * 0;  // nothing was learned here, but elsewhere
+  if (!scaled.requires_grad()) scaled = parameters_.front().sum() * 0;  // this process has no loss, but others have
   if (!last) return scaled.backward();
   if (!reducer_) {
     reducer_ = make_reducer(parameters_, ranks_);

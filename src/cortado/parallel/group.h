@@ -1,4 +1,4 @@
-// The backend's handle of Ranks, apart: its headers are large, and only what calls them needs it.
+// The process group's handle behind Ranks, in a header of its own: c10d's headers are large, and few files need them.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>

@@ -14,11 +14,12 @@ constexpr int kFailed = 1, kBadInput = 2;
 
 Tensor bytes_of(const std::string& text) {
   Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());  // nothing has no address
+  // memcpy must not get a null pointer
+  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
   return bytes;
 }
 
-// What a process has to tell of its work: nothing, or the kind of its error and the message.
+// Runs `work` and returns "" on success, otherwise a letter for the kind of error followed by its message.
 std::string report_of(const std::function<void()>& work, std::exception_ptr& thrown) {
   try {
     work();
@@ -62,7 +63,7 @@ void Ranks::fail(const std::string& message) const {
   throw EndedElsewhere(kFailed);
 }
 
-// The backends' messages have several lines, and name sockets and files.
+// Replaces c10d's error messages, which have several lines and name sockets and files.
 void Ranks::wait(const std::function<void()>& work) const {
   try {
     work();

@@ -1,5 +1,5 @@
-// The processes that work on one thing together: torchrun's, whose process group `python -m cortado` has made. One
-// process without a group is the special case in which everything here returns at once.
+// The processes that work on one job: those of torchrun, whose process group `python -m cortado` has created. A single
+// process without a group is a special case, in which every call returns at once.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,20 @@ namespace cortado {
 
 struct RanksGroup;
 
-// Ends a process that has nothing to say: another one tells what went wrong.
+// Ends a process without a message, because another process reports the error.
 class EndedElsewhere : public std::runtime_error {
  public:
   explicit EndedElsewhere(int exit_code) : std::runtime_error("another process has ended"), code(exit_code) {}
   const int code;
 };
 
-// All calls but rank() and size() are collective: every process makes them, in the same order. One that another never
-// answers ends after the group's timeout, or at once when the other is gone: Failure in process 0, else EndedElsewhere.
+// All calls but rank() and size() are collective: every process makes them in the same order. A call that another
+// process never answers ends after the group's timeout, or at once if the other process is gone: with Failure in
+// process 0 and EndedElsewhere in the others.
 class Ranks {
  public:
-  // The group that the environment names (CORTADO_PROCESS_GROUP), or this process alone. InputError: no such group.
+  // Returns the group that the environment names (CORTADO_PROCESS_GROUP), or this process alone. Throws InputError if
+  // there is no such group.
   static const Ranks& world();
   Ranks() = default;  // this process alone
 
@@ -33,32 +35,35 @@ class Ranks {
   int64_t size() const { return size_; }
   bool first() const { return rank_ == 0; }
   bool several() const { return size_ > 1; }
-  // Whether there is a group at all: one of a single process makes the same calls, so that one GPU tests them.
+  // Whether there is a process group. A group of one process makes the same calls as a larger one, so one GPU can test
+  // them.
   bool grouped() const { return group_ != nullptr; }
 
-  // x becomes the sum of all; the same bits everywhere.
+  // Replaces x by the sum over all processes, bit for bit the same in each.
   void sum(const Tensor& x) const;
-  // x becomes that of process `from`.
+  // Replaces x by the one of process `from`.
   void broadcast(const Tensor& x, int64_t from = 0) const;
-  // Everyone's text, by rank.
+  // Returns every process's text, ordered by rank.
   std::vector<std::string> gather(const std::string& text) const;
 
-  // Runs `work` in every process. Where it throws in one, it ends in all: process 0 throws what it threw itself, or what
-  // the first of the others did; those throw EndedElsewhere.
+  // Runs `work` in every process. If it throws in one process, it throws in all: process 0 throws its own error or else
+  // the first of the others' errors, and the others throw EndedElsewhere.
   void agree(const std::function<void()>& work) const;
-  // The same of work that process 0 alone does, as writing.
+  // Runs `work`, such as writing files, in process 0 only, with the error handling of agree().
   void by_first(const std::function<void()>& work) const;
-  // `value` must be process 0's in every process; `what` for the message.
+  // Fails unless every process has process 0's `value`; `what` names it in the message.
   void require_same(const std::string& what, const std::string& value) const;
-  // InputError, of process 0, where there are several: `what` is one process's work.
+  // Throws InputError, in process 0, if there are several processes; `what` names the work that runs in one process
+  // only.
   void require_one(const std::string& what) const;
-  // Process 0 says `message`, the others nothing.
+  // Throws: process 0 reports `message`, the others end without a message.
   [[noreturn]] void fail(const std::string& message) const;
 
-  // Work with collective calls in it, whose errors become what is said above; others pass.
+  // Runs work that makes collective calls itself and translates their errors as described above; other errors pass
+  // through.
   void wait(const std::function<void()>& work) const;
 
-  // Of torchrun: how often it has started these processes anew after one of them was gone.
+  // How often torchrun has restarted these processes after one of them was lost.
   static int64_t restarts();
 
   const RanksGroup& group() const { return *group_; }

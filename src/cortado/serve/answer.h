@@ -1,4 +1,4 @@
-// What is asked of a server's engine, and how its answer comes back: from the thread that computes to those that wait.
+// A request to the server's engine, and the answer's way back from the engine's thread to the threads that wait for it.
 #pragma once
 
 #include <atomic>
@@ -18,76 +18,79 @@
 
 namespace cortado {
 
-// A sequence to go on with.
+// A prompt and how to continue it.
 struct Request {
-  size_t model = 0;             // which of the engine's
-  std::vector<int32_t> tokens;  // the prompt, at least one
-  std::vector<int64_t> marks;   // depths in it that other prompts are likely to share: ends of messages
+  size_t model = 0;             // index into the engine's models
+  std::vector<int32_t> tokens;  // the prompt, at least one token
+  std::vector<int64_t> marks;   // depths of the prompt that other prompts probably share: ends of messages
   SamplingOptions sampling = {};
-  int64_t choices = 1;       // answers; the seed of the i-th is the sampling's + i
-  int64_t most_tokens = 16;  // of an answer; 0: the prompt is only read
+  int64_t choices = 1;       // number of answers; the i-th has the seed sampling.seed + i
+  int64_t most_tokens = 16;  // per answer; 0: only read the prompt
   std::vector<std::string> stops = {};
-  std::shared_ptr<const Grammar> grammar = {};  // what its answers are held to
-  bool begins_text = false;                     // its answers are texts of their own, and not the prompt's next words
-  bool ignore_end = false;                      // the model's own stop tokens do not end an answer
-  std::optional<int64_t> likeliest = {};        // scores of tokens are wanted, and of so many of the likeliest
-  bool score_prompt = false;                    // of the prompt's tokens too: it is read from the beginning then
-  bool wants_state = false;                     // WrittenAnswer::snapshot is wanted
-  double seconds = 0;                           // the answer ends after so long; 0: never
-  StateCache::Found start = {};                 // a snapshot of a beginning of `tokens` that the cache need not have
+  std::shared_ptr<const Grammar> grammar = {};  // restricts the answers to this grammar
+  // The answers begin a text of their own instead of continuing the prompt's.
+  bool begins_text = false;
+  bool ignore_end = false;                // the model's own stop tokens do not end an answer
+  std::optional<int64_t> likeliest = {};  // return scores of tokens, and of this many of the likeliest
+  // Score the prompt's tokens too; the prompt is then read from its beginning.
+  bool score_prompt = false;
+  bool wants_state = false;      // return WrittenAnswer::snapshot
+  double seconds = 0;            // time limit of an answer; 0: none
+  StateCache::Found start = {};  // a snapshot of a prefix of `tokens` that need not be in the cache
 };
 
-// A token with its logarithm of probability (natural), among all, without the sampling's options.
+// A token with its natural log-probability over the whole vocabulary, before any sampling option.
 struct ScoredToken {
   int32_t token = 0;
-  std::optional<double> logprob = {};  // none: the first of a text
+  std::optional<double> logprob = {};  // none for the first token of a text
   std::vector<std::pair<int32_t, double>> likeliest = {};
-  // What of the text it is, where that is not its piece: less at a text's beginning, and where a stop has cut it; nothing
-  // of a mark.
+  // The token's text if it differs from the tokenizer's piece: shorter at the beginning of a text or before a stop
+  // string, empty for a special token.
   std::optional<std::string> text = {};
 };
 
 enum class Finish { kStop, kLength, kCancelled, kTimeout };
 
-// A step of one of the answers.
+// The next part of one of the answers.
 struct AnswerPart {
   int64_t choice = 0;
   std::string text = {};                 // whole UTF-8 characters
-  std::vector<ScoredToken> scores = {};  // of the tokens whose text has been told of, where wanted
+  std::vector<ScoredToken> scores = {};  // if requested: scores of the tokens whose text has been sent
   std::optional<Finish> finish = {};
 };
 
-// How an answer has ended.
+// A finished answer.
 struct WrittenAnswer {
-  std::vector<int32_t> tokens = {};               // written, the one that ended it included
-  std::shared_ptr<const Snapshot> snapshot = {};  // of the sequence without its last token, where wanted
+  std::vector<int32_t> tokens = {};               // all generated tokens, including the one that ended the answer
+  std::shared_ptr<const Snapshot> snapshot = {};  // if requested: of the sequence without its last token
 };
 
-// What the engine writes and a client's thread reads.
+// The queue between the engine, which generates, and a client's thread, which reads.
 class Answer {
  public:
   explicit Answer(Request request) : request_(std::move(request)), written_(static_cast<size_t>(request_.choices)) {}
 
   const Request& request() const { return request_; }
 
-  // Waits at most so long for the next part. kNone: nothing yet; kEnd: all have ended. Throws Failure or InputError if
-  // the engine could not go on.
+  // Waits at most `longest` for the next part. kNone: none has come; kEnd: all answers have ended. Throws Failure or
+  // InputError if the engine failed.
   enum class Got { kPart, kNone, kEnd };
   Got next(AnswerPart& part, std::chrono::milliseconds longest);
-  // To the engine: nobody waits any more.
+  // Tells the engine that nobody waits any more.
   void cancel() { cancelled_ = true; }
   bool cancelled() const { return cancelled_; }
 
-  // Of the prompt, what the cache had, and how far it has been read, that included; 0 until its turn has come.
+  // Tokens of the prompt that the cache had, and tokens read so far including these. Both are 0 until the engine starts
+  // on the request.
   int64_t cached_tokens() const { return cached_tokens_; }
   int64_t read_tokens() const { return read_tokens_; }
-  // There once the first part is.
+  // Complete when the first part has come.
   const std::vector<ScoredToken>& prompt_scores() const { return prompt_scores_; }
-  // There once a choice has finished.
+  // Complete when that choice has finished.
   const WrittenAnswer& written(int64_t choice) const { return written_[static_cast<size_t>(choice)]; }
-  int64_t written_tokens() const;  // of all choices
+  int64_t written_tokens() const;  // over all choices
 
-  // The engine's side.
+  // Called by the engine.
   void begin(int64_t cached_tokens) { cached_tokens_ = read_tokens_ = cached_tokens; }
   void has_read(int64_t tokens) { read_tokens_ = tokens; }
   void add_prompt_scores(std::vector<ScoredToken> scores);
@@ -95,7 +98,7 @@ class Answer {
   void finish(AnswerPart part, WrittenAnswer written);
   void fail(std::exception_ptr error);
   bool late() const;
-  double age() const;  // seconds since it was asked for
+  double age() const;  // seconds since the request
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -109,7 +112,7 @@ class Answer {
   std::deque<AnswerPart> parts_;
   int64_t unfinished_ = request_.choices;
   std::exception_ptr error_;
-  // Written before the parts that tell of them.
+  // Written before the parts that announce them.
   std::vector<ScoredToken> prompt_scores_;
   std::vector<WrittenAnswer> written_;
 };

@@ -30,7 +30,7 @@ Body::Body(const Json& object, Place fields, bool strict, std::string place) : B
   }
 }
 
-// A field of the table, as it came.
+// Classifies a field by its row of the table.
 void Body::sort(const std::string& key, const Json& value, const Field& field) {
   const auto said = [&](const char* other) {
     const auto found = object_.find(other);
@@ -75,7 +75,7 @@ bool Body::has(const std::string& key) { return !any(key).is_null(); }
 std::optional<int64_t> Body::integer(const std::string& key, int64_t low, int64_t high) {
   const Json& value = any(key);
   if (value.is_null()) return std::nullopt;
-  // 1.0 is one, too, as JavaScript has no other numbers.
+  // 1.0 counts as an integer, because JavaScript has no other numbers.
   const bool whole =
       value.is_number_integer() || (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>() &&
                                     std::abs(value.get<double>()) < 9e15);
@@ -145,7 +145,7 @@ void Body::ignore(const std::vector<std::string>& keys) { asked_.insert(keys.beg
 void Body::note(const Body& inner) { unknown_.insert(unknown_.end(), inner.unknown_.begin(), inner.unknown_.end()); }
 
 void Body::finish() {
-  std::vector<std::string> known;  // looked up once something is unknown
+  std::vector<std::string> known;  // filled when the first unknown field is found
   for (const auto& [key, value] : object_.items()) {
     if (asked_.contains(key)) continue;
     if (known.empty()) {

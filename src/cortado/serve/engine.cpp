@@ -17,12 +17,14 @@ namespace cortado {
 struct Engine::Reading {
   std::shared_ptr<Answer> answer;
   ModelState state;
-  at::Tensor logits;  // after what was read, where somebody may go on there; undefined elsewhere
+  at::Tensor logits;  // after the tokens read so far, if a snapshot is taken there; otherwise undefined
   int64_t done = 0;
-  int64_t junction = 0;                     // where it parts from what has been seen
-  int64_t end = 0;                          // of the piece that is being read
-  std::optional<Backbone::Pass> pass = {};  // of the tokens from `done` to `end`
-  at::Tensor unscored = {};                 // behind it, where scores are wanted: its hidden vectors [tokens, D]
+  // Depth at which this prompt diverges from those seen before.
+  int64_t junction = 0;
+  int64_t end = 0;                          // end of the piece that is being read
+  std::optional<Backbone::Pass> pass = {};  // layers of the tokens from `done` to `end`
+  // If scores are requested: the piece's hidden states [tokens, D] that are still to be scored.
+  at::Tensor unscored = {};
 
   bool in_piece() const { return pass || unscored.defined(); }
   bool whole() const { return done == static_cast<int64_t>(answer->request().tokens.size()); }
@@ -31,10 +33,10 @@ struct Engine::Reading {
 struct Engine::Desk {
   struct Row {
     Writer writer;
-    Stopwatch since = {};  // its last token
+    Stopwatch since = {};  // time since its last token
   };
   size_t number;
-  ModelState state;  // a row for each of `rows`
+  ModelState state;  // one row per entry of `rows`
   std::vector<Row> rows;
 };
 
@@ -48,7 +50,8 @@ at::Tensor numbers(const std::vector<int64_t>& values, at::Device device) {
   return at::tensor(values, at::kLong).to(device);
 }
 
-// What others may go on from. A growing cache has room for tokens to come: where that is much, it is left behind.
+// Makes a snapshot for other sequences to continue from. A growing cache has spare room for future tokens; if that is
+// large, the snapshot is copied without it.
 std::shared_ptr<const Snapshot> snapshot_of(const LanguageModel& model, const ModelState& state, at::Tensor logits,
                                             int64_t tokens) {
   const bool roomy = state.bytes() / 4 * 3 > kept_bytes(model, tokens);
@@ -56,7 +59,7 @@ std::shared_ptr<const Snapshot> snapshot_of(const LanguageModel& model, const Mo
       Snapshot{.state = roomy ? model.join({state}) : state.compact(), .logits = std::move(logits)});
 }
 
-// One row of a batch, in the same memory.
+// Returns one row of a batch as a view.
 ModelState row_of(const ModelState& batch, int64_t row) {
   ModelState result;
   for (const SequenceState& layer : batch.layers) result.layers.push_back(layer.row(row));
@@ -176,7 +179,7 @@ void Engine::run() {
     turn();
     publish();
   }
-  // Nobody is left waiting for what does not come.
+  // Lets nobody wait for an answer that will not come.
   const auto error = std::make_exception_ptr(Failure("[serve] the server has ended"));
   for (const auto& answer : waiting_) answer->fail(error);
   for (const auto& reading : readings_) reading->answer->fail(error);
@@ -202,14 +205,14 @@ int64_t Engine::rows() const {
   return count;
 }
 
-// An answer, or who writes it, with what has just been caught.
+// Fails an answer, or its writer, with the current exception.
 template <typename Whose>
 void Engine::fail(Whose& whose) {
   whose.fail(std::current_exception());
   metrics_.count("cortado_answers_total", 1, "end=\"failed\"");
 }
 
-// Ends an answer that has not been begun and that nobody waits for any more.
+// Ends an answer that has not been started if it was cancelled or is out of time.
 bool Engine::given_up(Answer& answer) {
   if (!answer.cancelled() && !answer.late()) return false;
   const Finish end = answer.cancelled() ? Finish::kCancelled : Finish::kTimeout;
@@ -218,7 +221,7 @@ bool Engine::given_up(Answer& answer) {
   return true;
 }
 
-// In the order in which they came.
+// Starts waiting requests in the order of their arrival.
 void Engine::admit() {
   while (true) {
     std::shared_ptr<Answer> next;
@@ -244,7 +247,8 @@ void Engine::start(const std::shared_ptr<Answer>& answer) {
   auto reading = std::make_unique<Reading>();
   reading->answer = answer;
   StateCache::Found found;
-  if (!request.score_prompt) {  // its scores need every token's logits
+  // Scores of the prompt need every token's logits.
+  if (!request.score_prompt) {
     found = cache_.find(model, request.tokens);
     if (request.start.snapshot && request.start.depth > found.depth) {
       found = request.start;
@@ -267,7 +271,7 @@ void Engine::start(const std::shared_ptr<Answer>& answer) {
   readings_.push_back(std::move(reading));
 }
 
-// One token of every answer; those that end leave the batch.
+// Adds one token to every answer; finished answers leave the batch.
 void Engine::write(Desk& desk) {
   std::vector<int64_t> staying, tokens;
   for (size_t i = 0; i < desk.rows.size(); ++i) {
@@ -276,7 +280,7 @@ void Engine::write(Desk& desk) {
         staying.push_back(static_cast<int64_t>(i));
         tokens.push_back(*token);
       }
-    } catch (const std::exception&) {  // it leaves alone
+    } catch (const std::exception&) {  // fails alone
       fail(desk.rows[i].writer);
     }
   }
@@ -287,7 +291,7 @@ void Engine::write(Desk& desk) {
   }
 }
 
-// A row's next token; nothing where its answer has ended.
+// Returns a row's next token; nothing if its answer has ended.
 std::optional<int64_t> Engine::write(Desk& desk, int64_t row) {
   auto& [writer, since] = desk.rows[static_cast<size_t>(row)];
   const int64_t before = writer.tokens();
@@ -302,7 +306,7 @@ std::optional<int64_t> Engine::write(Desk& desk, int64_t row) {
   return token;
 }
 
-// The client is told before the state is copied, unless it is for the client.
+// Sends the answer's end before copying the state, unless the client wants the state.
 void Engine::finish(Desk& desk, Writer& writer, int64_t row) {
   const Request& request = writer.answer().request();
   metrics_.count("cortado_answers_total", 1, concat("end=\"", word(writer.end()), "\""));
@@ -311,14 +315,14 @@ void Engine::finish(Desk& desk, Writer& writer, int64_t row) {
   if (request.score_prompt) return;
   const auto tokens = writer.read_tokens();
   const LanguageModel& model = *models_[desk.number].model;
-  // The last one's state is nobody else's: it need not be copied.
+  // The last remaining row's state has no other user and need not be copied.
   const ModelState state = desk.rows.size() == 1 ? std::move(desk.state) : model.join({row_of(desk.state, row)});
   const auto snapshot = snapshot_of(model, state, writer.logits().clone(), static_cast<int64_t>(tokens.size()));
   cache_.keep(static_cast<int64_t>(desk.number), tokens, snapshot);
   if (request.wants_state) writer.finish(snapshot);
 }
 
-// Reads `tokens` into the rows that stay, and lets the others go.
+// Reads `tokens` into the rows that stay and drops the other rows.
 void Engine::step(Desk& desk, const std::vector<int64_t>& staying, const std::vector<int64_t>& tokens) {
   const LanguageModel& model = *models_[desk.number].model;
   if (staying.size() < desk.rows.size()) {
@@ -337,16 +341,16 @@ void Engine::step(Desk& desk, const std::vector<int64_t>& staying, const std::ve
   step_seconds_ += since.seconds();
 }
 
-// What a batch has failed at, all of its rows have.
+// An error of a batch fails all of its rows.
 void Engine::fail_all(Desk& desk) {
   for (auto& row : desk.rows) fail(row.writer);
   desk.rows.clear();
   desk.state = {};
 }
 
-// As much as it is to take so many tokens through all layers; of each prompt a piece, in turn. Those who write wait for
-// it, at most about two steps more: less is read where it takes longer. Where the pieces end does not depend on how much
-// it is: it ends between two layers.
+// Reads prompts, one piece of each in turn, for as much work as prefill_tokens tokens take in all layers. Answers that
+// are being generated wait meanwhile, so it stops after about two of their steps. The amount does not influence where
+// pieces end, because it stops between two layers.
 void Engine::read() {
   const Stopwatch since;
   const auto late = [&] { return step_seconds_ > 0 && since.seconds() > 2 * step_seconds_; };
@@ -377,7 +381,7 @@ int64_t Engine::piece_end(const Reading& reading) const {
   return end;
 }
 
-// A layer of one piece, or the scores of about so many tokens; returns how many tokens' way through all layers it was.
+// Runs one layer of a piece, or scores about `tokens` tokens. Returns the work done, in tokens through all layers.
 double Engine::read_on(Reading& reading, double tokens) {
   const Request& request = reading.answer->request();
   const LanguageModel& model = *models_[request.model].model;
@@ -410,7 +414,7 @@ void Engine::end_piece(Reading& reading) {
   if (!reading.whole()) keep(reading, models_[request.model].model->fork(reading.state));
 }
 
-// Of a piece's next tokens, at most so many; returns how many.
+// Scores at most `tokens` of a piece's next tokens. Returns their number.
 double Engine::score(Reading& reading, double tokens) {
   const Request& request = reading.answer->request();
   const ServedModel& served = models_[request.model];
@@ -431,7 +435,7 @@ double Engine::score(Reading& reading, double tokens) {
   return static_cast<double>(count);
 }
 
-// Whether others may go on from what has been read, in the middle of a prompt.
+// Whether to keep a snapshot here, in the middle of a prompt.
 bool Engine::is_kept(const Reading& reading) const {
   const auto& marks = reading.answer->request().marks;
   return reading.done == reading.junction || std::find(marks.begin(), marks.end(), reading.done) != marks.end();
@@ -443,7 +447,7 @@ void Engine::keep(const Reading& reading, const ModelState& state) {
               snapshot_of(*models_[request.model].model, state, reading.logits, reading.done));
 }
 
-// All of the prompt has been read: its answers join the batch.
+// The whole prompt has been read: its answers join the batch.
 void Engine::begin_writing(Reading& reading) {
   const auto& answer = reading.answer;
   const Request& request = answer->request();
@@ -453,9 +457,10 @@ void Engine::begin_writing(Reading& reading) {
   for (int64_t i = 0; i < request.choices; ++i) {
     rows.push_back({.writer = Writer(answer, i, served.tokenizer, vocabulary_of(served), reading.logits)});
   }
-  // What may fail comes before the desk changes.
+  // Everything that may fail comes before the desk changes.
   desk.rows.reserve(desk.rows.size() + rows.size());
-  if (desk.rows.empty() && request.choices == 1) {  // the batch is this one, which need not be copied
+  // The batch consists of this answer only, so its state need not be copied.
+  if (desk.rows.empty() && request.choices == 1) {
     if (!request.score_prompt) keep(reading, served.model->fork(reading.state));
     desk.state = std::move(reading.state);
   } else {

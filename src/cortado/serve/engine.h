@@ -1,4 +1,5 @@
-// Continuous batching: one thread reads the prompts and writes the answers of all requests, of one model or several.
+// Continuous batching: one thread reads the prompts and generates the answers of all requests, for one or several
+// models.
 #pragma once
 
 #include <atomic>
@@ -21,45 +22,45 @@ namespace cortado {
 struct ServedModel {
   std::string name;
   std::shared_ptr<LanguageModel> model;
-  std::shared_ptr<const Tokenizer> tokenizer;  // null: it is talked to in token numbers
-  std::string memory = {};                     // as MemoryOptions::flags()
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: requests and answers are token numbers
+  std::string memory = {};                     // as MemoryOptions::flags() gives it
   int64_t created = 0;                         // seconds since 1970
-  SamplingOptions sampling = {};               // where a request says nothing
+  SamplingOptions sampling = {};               // defaults for requests that do not set them
 };
 
-int64_t vocabulary_of(const ServedModel& served);  // the tokens that may be written
+int64_t vocabulary_of(const ServedModel& served);  // number of tokens that may be generated
 
-// What prompts are cut at: multiples of it, or of EngineOptions::piece, which is one itself.
+// Pieces of prompts end at multiples of this, or of EngineOptions::piece, which is a multiple of it.
 inline constexpr int64_t kPiece = 64;
 
 struct EngineOptions {
-  int64_t rows = 16;                // answers that are read and written at once
-  int64_t waiting = 64;             // requests that wait at most
-  int64_t piece = 8 * kPiece;       // tokens of a prompt that are read at a time
-  int64_t prefill_tokens = kPiece;  // of prompts, at most, between two tokens of those that write
+  int64_t rows = 16;                // answers that are read and generated at a time
+  int64_t waiting = 64;             // largest number of waiting requests
+  int64_t piece = 8 * kPiece;       // tokens per piece of a prompt
+  int64_t prefill_tokens = kPiece;  // largest number of prompt tokens read between two tokens of the answers
   int64_t cache_bytes = int64_t{1} << 30;
 };
 
-// More than EngineOptions::waiting requests, or the engine is ending.
+// Thrown if more than EngineOptions::waiting requests wait, or if the engine is ending.
 class Busy : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// No request is taken any more.
+// Thrown if no more requests are accepted.
 class Ending : public Busy {
  public:
   using Busy::Busy;
 };
 
-// Every turn of the engine writes a token of every answer, as one batch, and reads a bounded part of the prompts, one
-// sequence at a time, in turns. Prompts are read in pieces that end at multiples of EngineOptions::piece tokens of the
-// sequence, and at its marks, so that what a sequence becomes does not depend on what else there is to do. Nor does it
-// on the rows beside it (RowsApart). A long piece, which computes fast, would hold up the answers: it goes layer by
-// layer (Backbone::Pass), in each turn through as many as prefill_tokens are worth and as two of the answers' steps take.
+// In each turn the engine generates one token of every answer, as one batch, and reads a bounded part of the prompts,
+// one sequence at a time in rotation. Prompts are read in pieces that end at multiples of EngineOptions::piece tokens
+// and at the sequence's marks, so a sequence's result depends neither on the other work nor on the rows beside it
+// (RowsApart). A long piece computes faster per token but would delay the answers. So it is read layer by layer
+// (Backbone::Pass): each turn runs as many layers as prefill_tokens are worth, and at most for the time of two steps.
 //
-// Snapshots are kept at the ends of prompts and answers, at marks, and where a prompt parts from what has been read
-// before (at such a multiple).
+// Snapshots are kept at the ends of prompts and answers, at marks, and at the last multiple of the piece before a
+// prompt diverges from earlier ones.
 class Engine {
  public:
   Engine(std::vector<ServedModel> models, const EngineOptions& options);
@@ -70,31 +71,31 @@ class Engine {
   const std::vector<ServedModel>& models() const { return models_; }
   const EngineOptions& options() const { return options_; }
 
-  // InputError: what the model cannot be asked. Busy.
+  // Queues a request. Throws InputError if the model cannot do it, and Busy.
   std::shared_ptr<Answer> ask(Request request);
 
-  // No more requests; waits until all answers have ended, at most so long. False: some had not, and were cut.
+  // Accepts no more requests and waits up to `seconds` for all answers to end. Returns false if some have not.
   bool drain(double seconds);
 
   // Ends all answers where they are.
   void cut();
 
-  // What the numbers say at this moment.
+  // The engine's current load.
   struct Load {
     int64_t waiting = 0, reading = 0, writing = 0;
     int64_t cache_bytes = 0, snapshots = 0, evicted = 0, state_bytes = 0;
-    bool ending = false;  // no request is taken any more
+    bool ending = false;  // no more requests are accepted
   };
   Load load() const;
   Metrics& metrics() { return metrics_; }
   Grammars& grammars() const { return grammars_; }
 
-  // The tokens that a model's sequence can have at most; none: no limit.
+  // Returns the largest number of tokens of a sequence; nothing if there is no limit.
   std::optional<int64_t> longest(size_t model) const;
 
  private:
-  struct Reading;  // a prompt
-  struct Desk;     // a model and the answers that it writes
+  struct Reading;  // a prompt that is being read
+  struct Desk;     // a model and the answers that it generates
 
   void run();
   void turn();
@@ -126,11 +127,11 @@ class Engine {
   Metrics metrics_;
   mutable Grammars grammars_;
 
-  // The engine's thread's own.
+  // Only used by the engine's thread.
   StateCache cache_;
   std::vector<std::unique_ptr<Desk>> desks_;
   std::list<std::unique_ptr<Reading>> readings_;
-  double step_seconds_ = 0;  // of this turn's tokens; 0: nobody writes
+  double step_seconds_ = 0;  // duration of this turn's step; 0: no answer is being generated
 
   mutable std::mutex mutex_;
   std::condition_variable work_, idle_changed_;
@@ -138,7 +139,7 @@ class Engine {
   Load load_;
   bool idle_ = true, closed_ = false, ending_ = false;
   std::atomic<bool> cut_ = false;
-  std::thread thread_;  // the last: it uses the others
+  std::thread thread_;  // declared last because it uses the other members
 };
 
 }  // namespace cortado

@@ -83,8 +83,9 @@ const std::string kText =
     "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\nYou are "
     "all resolved rather to die than to famish?\n";
 
-// Whether rows do not depend on those beside them to the bit. Where they do, it is in the last bits at first: sizes that
-// are not multiples of 16 (above), a gate a head among them, and products of torch's over all rows at once.
+// Whether a row's bits are independent of the rows beside it. Exceptions differ in the last bits at first. Their causes
+// are sizes that are not multiples of 16 (see above), including one gate per head, and torch's matrix products over all
+// rows at once.
 bool exact(const std::string& mixer) {
   static const std::set<std::string> kNot = {"performer",       "exact_chunked", "s5",        "luna",
                                              "gated_delta_net", "kda",           "delta_net", "mamba2"};
@@ -100,7 +101,7 @@ void expect_same(const Whole& whole, const Whole& expected, bool exact) {
     EXPECT_EQ(whole.texts, expected.texts);
     EXPECT_EQ(whole.logprobs, expected.logprobs);
   }
-  // Random models are chaotic: a last bit may choose another token later on.
+  // Random models are chaotic: a difference in the last bit may lead to another token later.
   for (const size_t i : {0, 1}) ASSERT_NEAR(whole.logprobs[i], expected.logprobs[i], 1e-4);
 }
 
@@ -115,7 +116,7 @@ TEST_P(EveryMixerServes, WritesWhatASessionWrites) {
   EXPECT_EQ(whole.ends[0], Finish::kLength);
 }
 
-// The same bits alone and among seven others, where prompts are read a few layers at a time, too.
+// Gives equal bits alone and among seven others, also when prompts are read a few layers at a time.
 TEST_P(EveryMixerServes, AnAnswerDoesNotDependOnTheOthers) {
   const auto model = wide_model(GetParam());
   std::vector<Request> all;
@@ -131,7 +132,7 @@ TEST_P(EveryMixerServes, AnAnswerDoesNotDependOnTheOthers) {
   }
 }
 
-// Forty answers at once, an eighth of which is asked for again, alone: the same bits.
+// Generates forty answers at once and an eighth of them again alone, and expects equal bits.
 void expect_forty_apart(const std::shared_ptr<LanguageModel>& model) {
   std::vector<Request> all;
   for (size_t i = 0; i < 40; ++i) {
@@ -161,8 +162,7 @@ TEST_P(EveryMixerServes, FortyAnswersAreWhatEachIsAlone) {
   }
 }
 
-// The sizes that people serve: those of the configurations in configs/, and a layer of SmolLM2-135M's with Macchiato in
-// softmax's place.
+// Realistic sizes: configurations of configs/, and a layer of SmolLM2-135M with Macchiato instead of softmax.
 TEST(Engine, FortyAnswersOfShippedModelsAreWhatEachIsAlone) {
   const char* source = std::getenv("CORTADO_SOURCE");
   const auto folder = std::filesystem::path(source ? source : ".") / "configs";
@@ -187,7 +187,7 @@ TEST(Engine, FortyAnswersOfShippedModelsAreWhatEachIsAlone) {
   }
 }
 
-// What a snapshot gives is what reading gives.
+// Continuing from a snapshot equals reading.
 TEST_P(EveryMixerServes, ASnapshotGoesOnWithTheSameBits) {
   const auto model = wide_model(GetParam());
   const auto engine = engine_of(model), bare = engine_of(model, {.piece = kPiece, .cache_bytes = 0});
@@ -198,7 +198,7 @@ TEST_P(EveryMixerServes, ASnapshotGoesOnWithTheSameBits) {
   EXPECT_EQ(answer->cached_tokens(), static_cast<int64_t>(first.tokens.size()));
   EXPECT_EQ(again.texts, once.texts);
   EXPECT_EQ(again.logprobs, once.logprobs);
-  // The second parts from the first at 100, which the third finds kept at 64.
+  // The second prompt diverges from the first at 100; the third finds a snapshot at 64.
   for (const char* end : {"one", "another"}) {
     const auto other = request(kText.substr(0, 100) + end);
     const auto reading = ask(*bare, other);
@@ -211,7 +211,8 @@ TEST_P(EveryMixerServes, ASnapshotGoesOnWithTheSameBits) {
   EXPECT_EQ(bare->load().snapshots, 0);
 }
 
-// A snapshot holds on to little more than what it is counted as: no keys of a whole prompt for those of a window.
+// A snapshot holds little more memory than it is counted with: it must not keep the keys of a whole prompt alive for
+// those of a window.
 TEST_P(EveryMixerServes, SnapshotsAreAsLargeAsTheyAreCounted) {
   const auto model = wide_model(GetParam());
   auto asked = request(kText, 3);
@@ -264,7 +265,7 @@ TEST(Engine, ScoresOfAPromptAreTheModels) {
   const auto engine = engine_of(model);
   auto asked = request(kText, 1, 0);
   asked.score_prompt = true;
-  ask(*engine, asked);  // what others have read must not matter
+  ask(*engine, asked);  // a prompt in the cache must make no difference
   const auto answer = engine->ask(asked);
   wait_for(*answer);
   const auto tokens = at::tensor(asked.tokens, at::kLong);
@@ -332,7 +333,7 @@ TEST(Engine, SaysWhatAModelCannotBeAsked) {
   EXPECT_NE(refused([](Request& r) { r.stops = {""}; }).find("stop string"), std::string::npos);
 }
 
-// Models have more rows than their tokenizers have tokens, to a round number.
+// Models round their vocabulary up, so some tokens have no text.
 TEST(Engine, ATokenWithoutATextHarmsNobody) {
   const auto model = wide_model(R"({"mixer": "latte"})", 320);
   const auto expected = ask(*engine_of(model), request(kText, 60));

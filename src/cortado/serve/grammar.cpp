@@ -15,22 +15,22 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What bounds the time in which a schema becomes a grammar: its size; how deep schemas lie in one another; how often
-// something is to be repeated; regular expressions, above all repetitions of repetitions. What it then takes to compare
-// the grammar with a whole vocabulary the compiler finds out before it does so.
+// Limits on schemas, which bound the time of conversion to a grammar: the size, the nesting, counts of repetition, and
+// regular expressions, above all nested repetitions. The compiler itself estimates the time to match the grammar with a
+// vocabulary.
 constexpr size_t kLargestSchema = 1 << 16;
 constexpr int kDeepestSchema = 32;
 constexpr int64_t kMostRepeated = 1024;
 constexpr size_t kLongestPattern = 256;
 constexpr double kMostNested = 64, kMostOfSeveral = 128;
 constexpr size_t kMostCostly = 16;
-constexpr auto kLongestWait = 10s;  // for another schema
+constexpr auto kLongestWait = 10s;  // for the compilation of another request's schema
 
 const std::set<std::string> kNamed = {"properties", "patternProperties", "$defs", "definitions"};
 const std::set<std::string> kListed = {"anyOf", "oneOf", "allOf", "prefixItems"};
 const std::set<std::string> kInner = {"items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties",
                                       "propertyNames"};
-// The library passes over these without a word.
+// Keywords that the library silently ignores.
 const std::set<std::string> kNotHeld = {"not",
                                         "if",
                                         "then",
@@ -41,23 +41,25 @@ const std::set<std::string> kNotHeld = {"not",
                                         "dependencies",
                                         "dependentRequired",
                                         "dependentSchemas"};
-// It reads the first of these that a schema has, and nothing beside it but what says nothing of the values.
+// The library reads the first of these keywords that a schema has and ignores all others, except those that do not
+// restrict values.
 const std::vector<std::string> kAlone = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 const std::set<std::string> kBeside = {"type",     "title",       "description", "default",      "examples",
                                        "$defs",    "definitions", "$schema",     "$id",          "$comment",
                                        "readOnly", "writeOnly",   "deprecated",  "discriminator"};
-const std::set<std::string> kRepeated = {"minLength", "minItems", "minProperties"};  // less than a "max..." is, too
+// Only lower limits: staying below an upper limit satisfies it.
+const std::set<std::string> kRepeated = {"minLength", "minItems", "minProperties"};
 
-// How large a regular expression is where every "{n,m}" is written out.
+// The size of a regular expression with every "{n,m}" expanded.
 struct PatternSize {
   double parts = 0;
-  bool nested = false;  // a repetition of what is more than one part
+  bool nested = false;  // contains a repetition of more than one part
 };
 
-// From `at` to the end or to the parenthesis that closes the group.
+// Reads from `at` to the end, or to the parenthesis that closes the group.
 PatternSize size_of(const std::string& pattern, size_t& at) {
   PatternSize whole;
-  double last = 0;  // of the part before
+  double last = 0;  // size of the previous part
   while (at < pattern.size() && pattern[at] != ')') {
     const char c = pattern[at++];
     if (c == '{') {
@@ -107,7 +109,7 @@ void check_keyword(const std::string& key, const Json& value) {
   if (key == "pattern" && value.is_string()) check_pattern(value.get<std::string>());
 }
 
-// The limits of texts' lengths and the patterns, each different one of which takes seconds.
+// Counts different limits of length and patterns, because each takes seconds to compile.
 void count_costly(const Json& schema, std::set<std::string>& costly) {
   if (schema.contains("minLength") || schema.contains("maxLength")) {
     costly.insert(concat(schema.value("minLength", Json()), " ", schema.value("maxLength", Json())));
@@ -164,7 +166,7 @@ std::shared_ptr<const Grammar> Grammars::get(const std::shared_ptr<const Tokeniz
   check_schema(schema);
   const std::string text = schema.dump();
   if (auto found = find(*tokenizer, text, closed)) return found;
-  // One at a time: a core at most is not the engine's.
+  // One compilation at a time, so that it takes at most one core from the engine.
   const std::unique_lock turn(compiling_, kLongestWait);
   if (!turn.owns_lock()) throw Failure("[serve] the formats of other requests are still being compiled");
   if (auto found = find(*tokenizer, text, closed)) return found;

@@ -1,5 +1,5 @@
-// Answers that are held to a form: JSON, or JSON of a schema. What may come next is XGrammar's to say (xgrammar.cpp); a
-// build without that library has no grammars (no_xgrammar.cpp). No torch.
+// Answers constrained to JSON or to a JSON schema. XGrammar decides which tokens may come next (xgrammar.cpp); a build
+// without that library has no grammars (no_xgrammar.cpp). Without torch.
 #pragma once
 
 #include <cstdint>
@@ -16,54 +16,56 @@
 
 namespace cortado {
 
-// Where one answer stands in its grammar.
+// The position of one answer in its grammar.
 class GrammarState {
  public:
   virtual ~GrammarState() = default;
 
-  // Sets the logits [vocabulary] of the tokens that must not come next to -inf. Failure: none may, for the vocabulary
-  // has no token of what must come.
+  // Sets the logits [vocabulary] of all tokens that must not come next to -inf. Throws Failure if no token may come,
+  // because the vocabulary has none that fits.
   virtual void restrict(std::span<float> logits) = 0;
-  // The token that was chosen among those that may come. False: behind it nothing could come, and it is not taken.
+  // Takes the chosen token. Returns false, without taking it, if nothing could follow it.
   virtual bool accept(int32_t token) = 0;
-  // Whether the answer is whole and nothing but a stop token may follow.
+  // Whether the answer is complete and only a stop token may follow.
   virtual bool ended() = 0;
 };
 
-// Made of a schema once, for the vocabulary of a tokenizer; any number of answers are held to it, by any threads.
+// A schema compiled for the vocabulary of a tokenizer. Any number of answers and threads may use it.
 class Grammar {
  public:
   virtual ~Grammar() = default;
-  // `stops`: the tokenizer's stop tokens may end an answer. Without, it has ended as soon as it is whole.
+  // Begins an answer. With `stops`, the tokenizer's stop tokens may end it; without, it ends as soon as it is complete.
   virtual std::unique_ptr<GrammarState> begin(bool stops) const = 0;
   virtual int64_t bytes() const = 0;
 };
 
-// Makes grammars for a tokenizer; one thread at a time.
+// Compiles grammars for one tokenizer. Not thread-safe.
 class GrammarCompiler {
  public:
   virtual ~GrammarCompiler() = default;
-  // Of a JSON schema; `closed` as held_schema's. InputError with the library's reason: it is none, nothing can fulfil it,
-  // or the library would not hold to all of it.
+  // Compiles a JSON schema; `closed` as in held_schema. Throws InputError with the library's reason if the schema is
+  // invalid, cannot be fulfilled, or contains something that the library would not enforce.
   virtual std::shared_ptr<const Grammar> compile(const HeldSchema& schema, bool closed) = 0;
 };
 
-// Null: this build has no grammar library.
+// Returns null if this build has no grammar library.
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const Tokenizer& tokenizer);
 
-// InputError where a schema is too large to be compiled in the time of a request, or says what cannot be held to.
+// Throws InputError if a schema takes too long to compile during a request, or contains something that cannot be
+// enforced.
 void check_schema(const Json& schema);
 
-// The grammars that were asked for last, of all models. Called by the threads of requests: the one that needs a new
-// grammar compiles it while others wait, and the engine writes on.
+// A cache of the most recently used grammars of all models. Thread-safe: a thread that needs a new grammar compiles it
+// while others wait for theirs; the engine continues.
 class Grammars {
  public:
   explicit Grammars(int64_t most_bytes = int64_t{256} << 20) : most_bytes_(most_bytes) {}
 
-  // InputError as check_schema's and compile's; Failure: another schema has taken too long.
+  // Returns a grammar, compiled if needed. Throws InputError like check_schema and compile, and Failure if another
+  // schema's compilation takes too long.
   std::shared_ptr<const Grammar> get(const std::shared_ptr<const Tokenizer>& tokenizer, const Json& schema,
                                      bool closed);
-  static bool available();  // in this build
+  static bool available();  // whether this build has the library
 
  private:
   struct Entry {
@@ -78,7 +80,7 @@ class Grammars {
   std::timed_mutex compiling_;
   std::map<std::shared_ptr<const Tokenizer>, std::unique_ptr<GrammarCompiler>> compilers_;
   std::mutex mutex_;
-  std::list<Entry> entries_;  // the last used first
+  std::list<Entry> entries_;  // most recently used first
 };
 
 }  // namespace cortado

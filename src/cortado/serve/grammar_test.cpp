@@ -17,7 +17,7 @@ using testing::chatty_engine;
 
 Json json_of(const std::string& text) { return parse_json(text, "test"); }
 
-// A whole answer, and a part of every kind that a schema can have.
+// A schema with parts of every kind.
 const char* const kPerson = R"({"type": "object", "properties": {
   "name": {"type": "string", "maxLength": 8},
   "kind": {"enum": ["cat", "dog", 7, null]},
@@ -29,7 +29,7 @@ const char* const kPerson = R"({"type": "object", "properties": {
   "$defs": {"home": {"type": "object", "properties": {"street": {"const": "Elm"}, "number": {"type": ["integer", "null"]}},
     "required": ["street", "number"], "additionalProperties": false}}})";
 
-// As much of JSON Schema as the schemas here say.
+// A validator for the parts of JSON Schema that the schemas here use.
 bool fits(const Json& value, const Json& schema, const Json& root) {
   if (schema.contains("$ref")) return fits(value, root.at("$defs").at("home"), root);
   if (schema.contains("const")) return value == schema["const"];
@@ -69,7 +69,7 @@ std::shared_ptr<const Grammar> grammar_of(const Engine& engine, const std::strin
 Request asked_of(const std::string& prompt, std::shared_ptr<const Grammar> grammar, int64_t seed = 1) {
   Request request;
   request.tokens = make_tokenizer("byte", {})->encode(prompt);
-  request.most_tokens = 4000;  // most of them spaces
+  request.most_tokens = 4000;  // an answer may consist mostly of spaces
   request.sampling.seed = seed;
   request.likeliest = 3;
   request.grammar = std::move(grammar);
@@ -101,7 +101,7 @@ class HeldAnswers : public ::testing::Test {
   }
 };
 
-// The tokens that may come after `text`, of one byte each.
+// Returns the one-byte tokens that may follow `text`.
 std::string allowed_after(const Grammar& grammar, const std::string& text, bool stops = true) {
   const auto state = grammar.begin(stops);
   for (const char c : text) state->accept(static_cast<unsigned char>(c));
@@ -141,7 +141,7 @@ TEST_F(HeldAnswers, OfAnyObjectAreObjects) {
   std::set<std::string> texts;
   for (int64_t seed = 0; seed < 6; ++seed) {
     auto request = asked_of("Say it:", grammar, seed);
-    request.sampling.bias = {{'"', 8}, {'}', 6}, {']', 6}, {'\\', -100}};  // or it would write for long
+    request.sampling.bias = {{'"', 8}, {'}', 6}, {']', 6}, {'\\', -100}};  // otherwise the answers would be long
     const auto held = ask_held(*engine, request);
     EXPECT_EQ(held.end, Finish::kStop) << held.text;
     EXPECT_TRUE(json_of(held.text).is_object()) << held.text;
@@ -160,10 +160,10 @@ TEST_F(HeldAnswers, MayBeAnythingThatTheSchemaAllows) {
   EXPECT_EQ(allowed_after(*object, "{\"n\":"), " ");
   EXPECT_EQ(allowed_after(*object, "{\"n\": "), "-0123456789");
   EXPECT_EQ(allowed_after(*object, "{\"n\": 1"), "0123456789}");
-  EXPECT_EQ(allowed_after(*object, "{\"n\": 1}"), std::string(1, '\0'));  // the end alone
+  EXPECT_EQ(allowed_after(*object, "{\"n\": 1}"), std::string(1, '\0'));  // only the end may follow
   const auto texts = grammar_of(*engine, R"({"type": "string"})");
   const std::string in_text = allowed_after(*texts, "\"");
-  for (int byte = 0; byte < 256; ++byte) {  // what can begin a character of UTF-8
+  for (int byte = 0; byte < 256; ++byte) {  // any byte that begins a UTF-8 character
     const bool begins = (byte >= 0x20 && byte < 0x80) || (byte >= 0xC2 && byte < 0xF5);
     EXPECT_EQ(in_text.find(static_cast<char>(byte)) != std::string::npos, begins) << byte;
   }
@@ -172,7 +172,7 @@ TEST_F(HeldAnswers, MayBeAnythingThatTheSchemaAllows) {
   for (const char c : allowed_after(*short_texts, "\"")) EXPECT_GE(static_cast<unsigned char>(c), 0x20);
 }
 
-// Tokens of several bytes, also those that reach from one part of the form into another.
+// Tokens of several bytes, also such that span two parts of the schema.
 TEST_F(HeldAnswers, MayTakeAnyTokenThatFits) {
   const std::string text = R"({"name": "Anna", "age": 7}{"name": "Otto", "age": 12}, "a" : [true, false, null])";
   const std::shared_ptr<const Tokenizer> tokenizer =
@@ -209,10 +209,10 @@ TEST_F(HeldAnswers, EndWhereTheyAreWhole) {
   EXPECT_NE(allowed_after(*number, "1").find(stop), std::string::npos);
   const auto state = number->begin(true);
   state->accept('1');
-  EXPECT_FALSE(state->ended());  // more digits may come
+  EXPECT_FALSE(state->ended());  // more digits may follow
   state->accept(0);
   EXPECT_TRUE(state->ended());
-  // Without a stop token there is nobody to say that it is enough.
+  // Without a stop token the number ends as soon as it is complete.
   const auto endless = number->begin(false);
   EXPECT_FALSE(endless->ended());
   endless->accept('1');
@@ -247,7 +247,7 @@ TEST_F(HeldAnswers, SchemasThatCannotBeHeldToAreRefused) {
   says(R"({"not": {"type": "string"}})", "\"not\" is not supported");
   says(R"({"anyOf": [{"type": "string"}], "properties": {}})", "beside \"anyOf\"");
   says(R"({"type": "string", "minLength": 1000000000})", "at most 1024");
-  EXPECT_EQ(refused(R"({"type": "string", "maxLength": 1000000000})"), testing::kNoError);  // shorter ones fit, too
+  EXPECT_EQ(refused(R"({"type": "string", "maxLength": 1000000000})"), testing::kNoError);  // shorter texts fit, too
   says(R"({"type": "string", "pattern": ")" + std::string(5000, 'a') + "\"}", "\"pattern\"");
   for (const char* pattern : {"(a{100}){100}", "((a?){99}b?){99}$", "^([a-z]|[a-z0-9]{2,30}){3,50}$", "[a]{2000}",
                               "[a-z]{0,30}[a-z]{0,30}x{99}"}) {
@@ -267,7 +267,7 @@ TEST_F(HeldAnswers, GrammarsAreMadeOnce) {
   const auto one = grammar_of(*engine, kPerson);
   EXPECT_EQ(grammar_of(*engine, kPerson), one);
   EXPECT_NE(grammar_of(*engine, kPerson, false), one);
-  Grammars few(1);  // room for none but the last
+  Grammars few(1);  // room for only the last grammar
   const auto tokenizer = engine->models()[0].tokenizer;
   const Json schema = json_of(R"({"type": "null"})");
   const auto first = few.get(tokenizer, schema, true);
@@ -276,7 +276,7 @@ TEST_F(HeldAnswers, GrammarsAreMadeOnce) {
   EXPECT_NE(few.get(tokenizer, schema, true), first);
 }
 
-// What is told of an answer's tokens is the model's own opinion, and what is kept of its state does not know the form.
+// Scores are the model's own, without the grammar's restriction, and saved states are independent of the grammar.
 TEST_F(HeldAnswers, LeaveScoresAndStatesAsTheyAre) {
   const auto engine = chatty_engine(), other = chatty_engine();
   const auto held_request = asked_of("A prompt that is long enough", grammar_of(*engine, kPerson));
@@ -284,7 +284,7 @@ TEST_F(HeldAnswers, LeaveScoresAndStatesAsTheyAre) {
   plain_request.grammar = nullptr;
   plain_request.most_tokens = 10;
   const auto held = ask_held(*engine, held_request);
-  EXPECT_LT(held.logprobs[0], -1);  // a random model would hardly have begun with it
+  EXPECT_LT(held.logprobs[0], -1);  // a random model would hardly begin like this
   const auto answer = engine->ask(plain_request);
   const auto after = written(*answer), fresh = ask_held(*other, plain_request);
   EXPECT_EQ(answer->cached_tokens(), static_cast<int64_t>(plain_request.tokens.size()));
@@ -296,7 +296,8 @@ TEST_F(HeldAnswers, DoNotDependOnTheOthers) {
   std::vector<Request> all;
   const auto engine = chatty_engine();
   for (size_t i = 0; i < 8; ++i) {
-    // None begins with another: from whose end it would go on, and round otherwise, where that one was read first.
+    // No prompt begins with another one: it would continue from the other's snapshot, depending on the order, and round
+    // differently.
     all.push_back(asked_of(std::to_string(i) + ", say it", i % 2 == 0 ? grammar_of(*engine, kPerson) : nullptr, 5));
     all.back().most_tokens = 100;
   }
@@ -320,7 +321,7 @@ TEST_F(HeldAnswers, DoNotDependOnTheOthers) {
   EXPECT_EQ(texts[1], ask_held(*engine, all[0]).text);
 }
 
-// A vocabulary in which the answer cannot be written to its end.
+// The vocabulary lacks tokens to complete the answer.
 TEST_F(HeldAnswers, ThatCannotGoOnFailAlone) {
   const std::shared_ptr<const Tokenizer> tokenizer =
       learn_tokenizer("char", [n = 0](std::string& piece) mutable { return piece = "{\"a:1 Say it", n++ < 1; });

@@ -19,17 +19,17 @@ namespace {
 
 const std::vector<std::string> kInspectParts = {"weights", "latents", "memories", "slots", "gates"};
 
-// What is asked for.
+// A request to inspect a text.
 struct Inspection {
   size_t model = 0;
   std::vector<int32_t> tokens = {};
-  std::vector<int64_t> layers = {}, heads = {};  // no heads: all
+  std::vector<int64_t> layers = {}, heads = {};  // no heads: all heads
   std::vector<std::string> parts = kInspectParts;
 
   bool wants(const std::string& part) const { return std::find(parts.begin(), parts.end(), part) != parts.end(); }
 };
 
-// Numbers that an answer may still have.
+// How many more numbers the answer may contain.
 struct Room {
   int64_t left, most;
 
@@ -57,7 +57,7 @@ std::vector<int64_t> read_numbers(Body& body, const std::string& key, int64_t en
   return numbers;
 }
 
-// As a completion's or a conversation's prompt is.
+// Reads the prompt like the one of a completion or a chat.
 std::vector<int32_t> read_inspected(Body& body, const Json& json, const Engine& engine, const WireLimits& limits) {
   const bool chat = body.has("messages");
   if (chat == body.has("prompt")) body.fail("prompt", "or \"messages\" must be there, and not both");
@@ -93,7 +93,7 @@ Inspection read_inspection(const Json& json, const Engine& engine, const WireLim
   return asked;
 }
 
-// Four digits; what is too small to see is 0, and what is no number is null.
+// Rounds to four digits. Values too small to see become 0, values that are no number become null.
 Json rounded(double x) {
   if (!std::isfinite(x)) return nullptr;
   if (std::abs(x) < 1e-6) return 0;
@@ -115,14 +115,14 @@ Json lists_of(const at::Tensor& matrix) {
   return rows;
 }
 
-// Of [T, T], row t: what there is up to t.
+// Returns the lower triangle of a [T, T] matrix: row t up to column t.
 Json past_of(const at::Tensor& matrix) {
   Json rows = Json::array();
   for (int64_t t = 0; t < matrix.size(0); ++t) rows.push_back(list_of(matrix[t].narrow(0, 0, t + 1)));
   return rows;
 }
 
-// A digit for each token of the past: the number of the memory that holds it, "-" for none.
+// Returns per row a digit for each past token: the number of the memory that holds it, "-" for none.
 Json places_of(const at::Tensor& matrix) {
   const at::Tensor given = matrix.to(at::kCPU, at::kLong).contiguous();
   Json rows = Json::array();
@@ -135,7 +135,8 @@ Json places_of(const at::Tensor& matrix) {
   return rows;
 }
 
-// When tokens were ranked, by which scores, and which of them kept their place (another memory than the last).
+// Returns the moments at which tokens were ranked, their scores, and which of them stayed in their memory instead of
+// moving to the last one.
 Json decisions_of(const at::Tensor& scores, const at::Tensor& places, int64_t last) {
   Json all = Json::array();
   for (int64_t t = 0; t < scores.size(0); ++t) {
@@ -153,7 +154,7 @@ Json decisions_of(const at::Tensor& scores, const at::Tensor& places, int64_t la
   return all;
 }
 
-// A layer, of which each part is looked at once for all heads.
+// One layer; each quantity is computed once for all heads.
 class LayerView {
  public:
   LayerView(const Inspection& asked, const LayerReading& read, std::shared_ptr<Mixer> mixer, Room& room)
@@ -206,7 +207,7 @@ class LayerView {
     if (asked_.wants("gates")) gates_ = gate_trace(calls, read_.heads, x_.size(1));
   }
 
-  // Several heads may share one of what is looked at.
+  // Several heads may share one row of `all`.
   at::Tensor head_of(const at::Tensor& all, int64_t head) const { return all[head * all.size(0) / read_.heads]; }
 
   Json of_head(int64_t head) {
@@ -232,7 +233,7 @@ class LayerView {
     return json;
   }
 
-  // [T, L+1] -> without the window where there is none.
+  // [T, L+1]; drops the window's column if there is no window.
   Json latents_of(const at::Tensor& p) {
     const bool window = p.select(1, 0).max().item<double>() > 1e-5;
     room_.take(p.numel());
@@ -262,7 +263,7 @@ class LayerView {
   std::optional<GateTrace> gates_;
 };
 
-// The mixers of all layers, for who is to choose one.
+// Lists the mixers of all layers, so that a client can choose one.
 Json layers_in_all(const LanguageModel& model) {
   Json layers = Json::array();
   for (size_t i = 0; i < model.mixers().size(); ++i) {
@@ -288,7 +289,7 @@ Json look_at(const ServedModel& served, const Inspection& asked, const InspectLi
   return answer;
 }
 
-// Behind everything else that wants the processor; of this thread and those that it starts.
+// Lowers the priority of this thread and of the threads that it starts.
 void give_way() { ::setpriority(PRIO_PROCESS, 0, 10); }
 
 }  // namespace

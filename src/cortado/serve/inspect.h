@@ -1,4 +1,4 @@
-// What a model's layers do with a text, for those who look: POST /v1/inspect.
+// Shows what a model's layers do with a text: POST /v1/inspect.
 #pragma once
 
 #include <atomic>
@@ -9,17 +9,17 @@ namespace cortado {
 
 struct InspectLimits {
   int64_t tokens = 512;
-  int64_t numbers = int64_t{1} << 20;  // of an answer
+  int64_t numbers = int64_t{1} << 20;  // per answer
 };
 
-// One text at a time is read anew, from its first token, in a thread of its own that gives way to the engine's: both
-// read the same weights, and nothing else is shared.
+// Reads one text at a time from its first token, in a thread with lower priority than the engine's. The two share only
+// the model's weights.
 class Inspector {
  public:
   Inspector(Engine& engine, const WireLimits& wire, const InspectLimits& limits = {})
       : engine_(engine), wire_(wire), limits_(limits) {}
 
-  // WireError; Busy while another text is looked at.
+  // Returns the answer. Throws WireError, and Busy while another text is being inspected.
   Json inspect(const Json& body);
 
  private:

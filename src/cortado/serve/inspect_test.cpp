@@ -13,7 +13,7 @@ using testing::chatty_engine;
 
 Json inspected(Inspector& inspector, const std::string& body) { return inspector.inspect(parse_json(body, "test")); }
 
-// "400 heads": the status and the field.
+// Returns the status and the field of a refusal: "400 heads".
 std::string refusal(Inspector& inspector, const std::string& body) {
   return testing::refusal_of([&] { inspected(inspector, body); });
 }
@@ -43,11 +43,11 @@ TEST(Inspect, RefusesWhatIsWrongByItsName) {
   EXPECT_EQ(refusal(inspector, Json{{"prompt", std::string(513, 'a')}}.dump()), "400 prompt");
   EXPECT_EQ(refusal(inspector, Json{{"prompt", std::string(512, 'a')}, {"heads", {0}}}.dump()), "taken");
   Inspector small(*engine, {}, {.numbers = 100});
-  EXPECT_EQ(refusal(small, R"({"prompt": "abcdefgh"})"), "400 heads");  // four heads, 36 pairs each
+  EXPECT_EQ(refusal(small, R"({"prompt": "abcdefgh"})"), "400 heads");  // four heads with 36 pairs each
   EXPECT_EQ(refusal(small, R"({"prompt": "abcdefgh", "heads": [1], "parts": ["weights"]})"), "taken");
 }
 
-// Every mechanism gives its weights, or says that it has none; weights of one form are those of attention.
+// Every mechanism gives its weights or reports that it has none; mechanisms with attention weights give these.
 TEST(Inspect, EveryMechanism) {
   for (const std::string& mixer : testing::causal_mixers()) {
     SCOPED_TRACE(mixer);
@@ -99,7 +99,7 @@ TEST(Inspect, WhatEachPartHas) {
   if (testing::is_registered("macchiato")) {
     const Json latents = head(R"({"mixer": "macchiato", "window": 3, "latents": 8})").at("latents");
     EXPECT_TRUE(latents.at("window").get<bool>());
-    ASSERT_EQ(latents.at("p").at(0).size(), 3u);  // two latents a head, and the window
+    ASSERT_EQ(latents.at("p").at(0).size(), 3u);  // two latents per head, and the window
     double whole = 0;
     for (const Json& p : latents.at("p").at(5)) whole += p.get<double>();
     EXPECT_NEAR(whole, 1, 1e-3);
@@ -114,7 +114,7 @@ TEST(Inspect, WhatEachPartHas) {
   }
 }
 
-// Narrow weights have no derivatives themselves.
+// Narrow weights have no derivatives, so a copy is inspected.
 TEST(Inspect, NarrowWeights) {
   for (const auto format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     const auto model = testing::byte_model(R"({"mixer": "softmax"})");
@@ -127,7 +127,7 @@ TEST(Inspect, NarrowWeights) {
   }
 }
 
-// One at a time; what is written beside it is the same as without it.
+// One inspection at a time; answers generated beside it do not change.
 TEST(Inspect, BesideAnswers) {
   const auto engine = chatty_engine();
   Inspector inspector(*engine, {});

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
 
-// What each says, as # HELP.
+// The # HELP lines.
 std::string help(const std::string& name) {
   static const std::map<std::string, std::string> kHelp = {
       {"cortado_requests_total", "HTTP requests by path and status"},

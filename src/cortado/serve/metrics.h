@@ -1,4 +1,4 @@
-// What a server counts, in the text format of Prometheus.
+// The server's metrics, in the text format of Prometheus.
 #pragma once
 
 #include <array>
@@ -11,23 +11,23 @@ namespace cortado {
 
 class Metrics {
  public:
-  // What has no labels is there from the first moment on, as 0: a rate begins with the first request, not the second.
+  // Metrics without labels exist from the beginning with value 0, so that rates include the first request.
   Metrics();
 
-  // `labels` as they stand between the braces: `path="/v1/models",code="200"`.
+  // `labels` are written as between the braces: `path="/v1/models",code="200"`.
   void count(const std::string& name, double amount = 1, const std::string& labels = "");
-  void observe(const std::string& name, double seconds);  // a histogram of times
+  void observe(const std::string& name, double seconds);  // adds to a histogram of durations
 
-  // All of them, with `gauges` of this moment.
+  // Returns all metrics together with `gauges`, the current values.
   std::string text(const std::map<std::string, double>& gauges) const;
 
  private:
   struct Histogram {
-    std::array<int64_t, 16> counts = {};  // of each bound, and of what is above all
+    std::array<int64_t, 16> counts = {};  // one per bound, and one for larger values
     double sum = 0;
   };
   mutable std::mutex mutex_;
-  std::map<std::string, std::map<std::string, double>> counters_;  // by name, by labels
+  std::map<std::string, std::map<std::string, double>> counters_;  // by name, then by labels
   std::map<std::string, Histogram> histograms_;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kDeepestValue = 64;
 
-// Adds it; false: it was there.
+// Adds a value. Returns false if it is there already.
 bool add(std::vector<Json>& found, const std::string& text) {
   Json value = Json::parse(text, nullptr, false);
   if (std::find(found.begin(), found.end(), value) != found.end()) return false;
@@ -41,7 +41,7 @@ NoRepeats::Schemas NoRepeats::meant_by(const Schemas& schemas) const {
   return found;
 }
 
-// Of the value that comes next in it.
+// Returns the schemas of the value that comes next in the frame.
 NoRepeats::Schemas NoRepeats::inner(const Frame& frame) const {
   Schemas found;
   const auto add_one = [&](const Json& schema, const char* key) {
@@ -78,7 +78,7 @@ void NoRepeats::open(bool object) {
 
 bool NoRepeats::push(std::string_view bytes) {
   for (const char c : bytes) {
-    // What stands in several is a part of all of their values; only a list's own items are asked for.
+    // Nested values belong to the items of all lists around them, but only a list's own items are compared.
     for (Frame& frame : frames_) {
       if (!frame.object && frame.distinct) frame.value += c;
     }
@@ -121,7 +121,8 @@ bool NoRepeats::take(char c) {
   return end_value();
 }
 
-// A word of JSON, which can end in one way alone: where it has been there, there is no way to go on from its first letter.
+// `true`, `false` and `null` are determined by their first letter. If the list has that item already, the letter must
+// not come.
 bool NoRepeats::may_begin(char letter) const {
   if (frames_.empty() || frames_.back().object || !frames_.back().distinct) return true;
   const Frame& frame = frames_.back();
@@ -130,7 +131,7 @@ bool NoRepeats::may_begin(char letter) const {
   return !first || std::find(frame.found.begin(), frame.found.end(), word) == frame.found.end();
 }
 
-// A key or a value.
+// Ends a key or a value.
 bool NoRepeats::end_string() {
   if (frames_.empty()) return true;
   Frame& frame = frames_.back();
@@ -142,7 +143,7 @@ bool NoRepeats::end_string() {
   return add(frame.found, text);
 }
 
-// Of the innermost list; it is asked for again behind a text or a bracket.
+// Ends an item of the innermost list. May be called twice for one item, after a string or bracket and at the comma.
 bool NoRepeats::end_value() {
   if (frames_.empty()) return true;
   Frame& frame = frames_.back();

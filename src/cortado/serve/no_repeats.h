@@ -1,4 +1,4 @@
-// What no grammar can say of an answer: that a list repeats no item, and an object no key. No torch.
+// Enforces what no grammar can express: a list repeats no item, and an object repeats no key. Without torch.
 #pragma once
 
 #include <memory>
@@ -10,26 +10,27 @@
 
 namespace cortado {
 
-// Follows the JSON of an answer, byte by byte.
+// Parses an answer's JSON byte by byte.
 class NoRepeats {
  public:
-  // A schema as held_schema makes them: lists with "uniqueItems" repeat nothing, and no object does.
+  // `schema` comes from held_schema: lists with "uniqueItems" must not repeat items; objects never repeat keys.
   explicit NoRepeats(std::shared_ptr<const Json> schema);
 
-  // False: an item or a key has come again with these bytes, and nothing more may be asked.
+  // Returns false if these bytes complete a repeated item or key; the object must not be used afterwards.
   bool push(std::string_view bytes);
-  // Whether they may complete one that is not to come again.
+  // Whether the next bytes may complete an item or a key that could be a repetition.
   bool matters() const { return !frames_.empty(); }
 
  private:
-  using Schemas = std::vector<const Json*>;  // that a value may be of: none of them is a reference, or a choice
+  // The possible schemas of a value, with references and alternatives resolved.
+  using Schemas = std::vector<const Json*>;
   struct Frame {
     bool object = false, distinct = false, in_key = false;
     Schemas schemas;
-    std::vector<Json> found = {};  // items, or keys
+    std::vector<Json> found = {};  // items of a list or keys of an object
     std::string key = {}, value = {};
     size_t index = 0;
-    bool complete = false;  // the value
+    bool complete = false;  // whether `value` is complete
   };
 
   Schemas meant_by(const Schemas& schemas) const;

@@ -16,9 +16,9 @@ namespace {
 constexpr uint32_t kLast = 0x10FFFF;
 constexpr size_t kMostStates = 2048;
 
-using States = std::vector<int64_t>;  // of Fragments, in order
+using States = std::vector<int64_t>;  // states of Fragments, sorted
 
-// What can be reached from them without a character.
+// Returns the states that can be reached without a character.
 States closure(const Fragments& fragments, const States& from, bool begin, bool end) {
   std::set<int64_t> found(from.begin(), from.end());
   std::vector<int64_t> open = from;
@@ -34,7 +34,7 @@ States closure(const Fragments& fragments, const States& from, bool begin, bool 
   return {found.begin(), found.end()};
 }
 
-// Where the characters from one of `borders` to the next lead.
+// Returns the transitions for all characters.
 std::map<States, Characters> steps_from(const Fragments& fragments, const States& states) {
   std::set<uint32_t> borders;
   for (const int64_t state : states) {
@@ -72,14 +72,14 @@ std::string class_of(const Characters& characters) {
   return text + "]";
 }
 
-// Those that a text of JSON has as they are.
+// Characters that JSON texts contain unescaped.
 const Characters& plain() {
   static const Characters kPlain = Characters::all().without({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0xD800, 0xDFFF}});
   return kPlain;
 }
 
-// What may stand for one of these in a text of JSON, each in its shortest way. Of the control characters no more than
-// the ends of lines and tabs, unless there is nothing else.
+// Returns the shortest JSON forms of these characters. Of the control characters only line ends and tabs are used,
+// unless there is no other choice.
 std::vector<std::string> written(const Characters& characters) {
   static const std::vector<std::pair<uint32_t, const char*>> kShort = {
       {'"', R"("\\\"")"}, {'\\', R"("\\\\")"}, {'\n', R"("\\n")"}, {'\r', R"("\\r")"}, {'\t', R"("\\t")"}};
@@ -158,7 +158,7 @@ Pattern::Pattern(const std::string& expression) {
   };
   const States first = closure(fragments, {fragments.begin()}, true, false);
   number_of(first, true);
-  // Where texts begin is nowhere else: what holds at the beginning alone does not hold behind it.
+  // Only the first state is at the beginning of the text: later states must not pass "^".
   numbers.clear();
   for (size_t at = 0; at < open.size(); ++at) {
     const auto steps = steps_from(fragments, States(open[at]));
@@ -171,7 +171,7 @@ Pattern::Pattern(const std::string& expression) {
   join_equal_states();
 }
 
-// States that no text comes to, or from which none comes to its end.
+// Removes states that are unreachable or from which no end is reachable.
 void Pattern::drop_dead_ends() {
   std::vector<std::vector<int64_t>> before(states_.size()), behind(states_.size());
   std::vector<int64_t> ends;
@@ -214,7 +214,7 @@ void Pattern::drop_dead_ends() {
   states_ = std::move(kept);
 }
 
-// Of few: rounds are as many as its longest way without a circle.
+// Merges equivalent states. Only for small automata: the number of rounds grows with the longest path without a cycle.
 void Pattern::join_equal_states() {
   if (states_.size() > 256) return;
   using Signature = std::pair<int64_t, std::map<int64_t, std::vector<Characters::Range>>>;
@@ -237,7 +237,7 @@ void Pattern::join_equal_states() {
     if (known.size() == count) break;
     count = known.size();
   }
-  std::vector<State> joined;  // a kind's number is that of its first state, so the first one stays the first
+  std::vector<State> joined;  // a class has the number of its first state, so the first state stays the first
   for (size_t state = 0; state < states_.size(); ++state) {
     if (kinds[state] < static_cast<int64_t>(joined.size())) continue;
     joined.push_back({.next = next_of(states_[state]), .end = states_[state].end});
@@ -279,7 +279,8 @@ bool Pattern::has_plain_text() const {
   return false;
 }
 
-// Of its texts. Breadth first: after as many steps as there are states, what still goes on is in a circle.
+// Returns the lengths of the matching texts. Breadth-first: whatever continues after as many steps as there are states
+// is in a cycle.
 Lengths Pattern::lengths() const {
   Lengths found{.least = -1};
   std::set<int64_t> at = {0};
@@ -303,7 +304,8 @@ Pattern Pattern::within(const Lengths& lengths) const {
   const Lengths own = this->lengths();
   const bool shorter = !lengths.most || (own.most && *own.most <= *lengths.most);
   if (shorter && own.least >= lengths.least) return *this;
-  // A state for every state and count; without a limit counts beyond the least are one.
+  // The product automaton has one state per state and count. Without an upper limit, all counts from the least on are
+  // one.
   int64_t counts = (lengths.most ? *lengths.most : lengths.least) + 1;
   const int64_t room = static_cast<int64_t>(kMostStates) / states();
   if (lengths.most) counts = std::min(counts, std::max(room, std::max(lengths.least, own.least) + 1));

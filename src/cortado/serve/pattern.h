@@ -1,5 +1,5 @@
-// The regular expressions of schemas ("pattern") as automata over characters, and as rules of a grammar of JSON texts.
-// No torch.
+// Regular expressions of schemas ("pattern") as automata over characters and as grammar rules for JSON texts. Without
+// torch.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace cortado {
 
-// Ranges of Unicode's characters, in order, none of which touch.
+// A set of Unicode characters as sorted ranges that do not touch.
 class Characters {
  public:
   using Range = std::pair<uint32_t, uint32_t>;  // first and last
@@ -29,31 +29,31 @@ class Characters {
   std::vector<Range> ranges_;
 };
 
-// How long a text may be, in characters.
+// Limits on a text's length in characters.
 struct Lengths {
   int64_t least = 0;
   std::optional<int64_t> most = {};
 };
 
-// What matches an expression from its beginning to its end. The expression is JavaScript's (ECMA-262), without what no
-// automaton can do (back references, what is ahead and behind) and without Unicode's properties.
+// A regular expression that must match from beginning to end. The syntax is JavaScript's (ECMA-262), without back
+// references, lookahead and lookbehind, which no automaton can do, and without Unicode properties.
 class Pattern {
  public:
-  explicit Pattern(const std::string& expression);  // InputError
+  explicit Pattern(const std::string& expression);  // throws InputError
 
   bool matches(std::string_view text) const;
-  // Those of its texts that are so long. Where that would be an automaton beyond all measure, only the shorter ones of
-  // them are left. InputError: there is none.
+  // Returns the pattern restricted to texts of these lengths. If the automaton would become too large, only the shorter
+  // of these texts remain. Throws InputError if no text remains.
   Pattern within(const Lengths& lengths) const;
-  // Rules of XGrammar's EBNF, the first of which has this name: the texts as JSON has them, in quotes.
+  // Returns rules of XGrammar's EBNF for the texts in JSON form, with quotes. The first rule has the name `name`.
   std::string rules(const std::string& name) const;
-  // Whether one of its texts is written in JSON as it is.
+  // Whether some matching text needs no escapes in JSON.
   bool has_plain_text() const;
   int64_t states() const { return static_cast<int64_t>(states_.size()); }
 
  private:
   struct State {
-    std::map<int64_t, Characters> next;  // by the state that they lead to
+    std::map<int64_t, Characters> next;  // by target state
     bool end = false;
   };
   Pattern() = default;
@@ -62,7 +62,7 @@ class Pattern {
   void join_equal_states();
   Lengths lengths() const;
 
-  std::vector<State> states_;  // the first one is where texts begin
+  std::vector<State> states_;  // the first one is the start
 };
 
 }  // namespace cortado

@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kMostFragments = 1 << 14;
 constexpr int kDeepestGroup = 64;
 
-// What \d, \s and \w stand for is no more than ASCII to some and all of Unicode's to others: `sure` is to all, `perhaps`
-// to some.
+// The meaning of \d, \s and \w differs between implementations: ASCII only or all of Unicode. `sure` are the characters
+// that all of them match, `perhaps` those that some match.
 struct ClassEscape {
   Characters sure, perhaps;
 };
@@ -51,10 +51,10 @@ struct Fragments::Part {
   enum Type { kSet, kBegin, kEnd, kSequence, kEither, kRepeated } type = kSequence;
   Characters characters = {};
   std::vector<Part> parts = {};
-  int64_t least = 0, most = -1;  // of one that is repeated; -1: any number
+  int64_t least = 0, most = -1;  // limits of a repetition; most = -1: none
 };
 
-// Reads an expression from left to right.
+// Parses an expression from left to right.
 class ExpressionReader {
  public:
   using Part = Fragments::Part;
@@ -130,7 +130,7 @@ class ExpressionReader {
     return inner;
   }
 
-  // "{3}", "{3,}" or "{3,5}" comes next; any other "{" is a character.
+  // Whether "{3}", "{3,}" or "{3,5}" comes next; any other "{" is a literal character.
   bool counts() const {
     if (!ahead("{")) return false;
     size_t at = at_ + 1;
@@ -171,7 +171,8 @@ class ExpressionReader {
       take("}");
       if (all.most >= 0 && all.most < all.least) fail("repeats from more to less");
     }
-    take("?");  // who takes less first takes the same texts
+    // A lazy quantifier matches the same texts.
+    take("?");
     if (ahead("*") || ahead("+") || ahead("?") || counts()) fail("repeats what is repeated");
     all.parts.push_back(std::move(part));
     return all;
@@ -187,7 +188,7 @@ class ExpressionReader {
     return value;
   }
 
-  // Behind the backslash, of one character.
+  // Reads an escaped character after the backslash.
   uint32_t escape(bool in_class) {
     static const std::string_view kLetters = "tnrfv0", kMeant("\t\n\r\f\v\0", 6);
     if (at_ == text_.size()) fail("ends with a \"\\\"");
@@ -220,7 +221,8 @@ class ExpressionReader {
 
   Characters char_class() {
     const bool negated = take("^");
-    Characters sure, perhaps;  // negated, it must have nothing that may be in it
+    // A negated class excludes `perhaps`.
+    Characters sure, perhaps;
     while (at_ < text_.size() && !ahead("]")) {
       const bool set = at_ + 1 < text_.size() && text_[at_] == '\\' &&
                        std::string_view("dDwWsS").find(text_[at_ + 1]) != std::string_view::npos;
@@ -238,7 +240,7 @@ class ExpressionReader {
         take("-");
         const bool behind = ahead("\\") && at_ + 1 < text_.size() &&
                             std::string_view("dDwWsS").find(text_[at_ + 1]) != std::string_view::npos;
-        if (behind) at_ = before;  // the "-" is one of them
+        if (behind) at_ = before;  // the "-" is a literal
         last = behind ? first : class_character();
         if (behind) {
           take("-");
@@ -312,7 +314,7 @@ int64_t Fragments::build_repeated(const Part& part, int64_t from) {
   for (int64_t i = 0; i < part.least; ++i) from = build(part.parts[0], from);
   const int64_t end = add();
   edges_[static_cast<size_t>(from)].push_back({.kind = kFree, .to = end});
-  if (part.most < 0) {  // a circle of its own
+  if (part.most < 0) {  // a loop
     const int64_t begin = add();
     edges_[static_cast<size_t>(from)].push_back({.kind = kFree, .to = begin});
     const int64_t its = build(part.parts[0], begin);

@@ -1,4 +1,4 @@
-// A regular expression as a net of states, several of which may be true at once: what Pattern is made of.
+// A regular expression as a nondeterministic automaton, from which Pattern is built.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace cortado {
 
 class Fragments {
  public:
-  // Free ones are passed without a character, those of the beginning and the end there alone.
+  // kFree edges need no character; kBegin and kEnd edges can only be passed at the beginning and the end of the text.
   enum Kind { kCharacters, kFree, kBegin, kEnd };
   struct Edge {
     Kind kind = kFree;
@@ -19,7 +19,7 @@ class Fragments {
     int64_t to = 0;
   };
 
-  explicit Fragments(const std::string& expression);  // InputError
+  explicit Fragments(const std::string& expression);  // throws InputError
 
   int64_t begin() const { return 0; }
   int64_t end() const { return end_; }
@@ -29,7 +29,7 @@ class Fragments {
   struct Part;
   friend class ExpressionReader;
   int64_t add();
-  int64_t build(const Part& part, int64_t from);  // returns where it ends
+  int64_t build(const Part& part, int64_t from);  // returns the end state
   int64_t build_repeated(const Part& part, int64_t from);
 
   std::vector<std::vector<Edge>> edges_;

@@ -36,7 +36,7 @@ Redis::Redis(const std::string& address) : address_(address) {
   connect();
 }
 
-// Where nobody answers those who wait for their turn are told so at once, and not each after kPatience.
+// For a short time after a failure, fails at once, so that waiting threads do not each wait for the whole timeout.
 void Redis::connect() {
   const auto now = std::chrono::steady_clock::now();
   if (lost_ != std::chrono::steady_clock::time_point{} && now - lost_ < kPause) {

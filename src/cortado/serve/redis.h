@@ -1,4 +1,4 @@
-// A few commands of Redis, through hiredis.
+// A small Redis client, based on hiredis.
 #pragma once
 
 #include <chrono>
@@ -13,16 +13,16 @@ struct redisReply;
 
 namespace cortado {
 
-// One connection, made anew when it has been lost. Several threads may call: they take turns.
+// One connection, restored when it is lost. Thread-safe; threads take turns.
 class Redis {
  public:
-  // "redis://HOST:PORT", "redis://HOST". InputError: no such form; Failure: nobody answers there.
+  // Accepts "redis://HOST:PORT" and "redis://HOST". Throws InputError for other forms and Failure if nobody answers.
   explicit Redis(const std::string& address);
 
   void set(const std::string& key, const std::string& value, double seconds);
   std::optional<std::string> get(const std::string& key);
   bool remove(const std::string& key);
-  void check();  // Failure: nobody answers
+  void check();  // throws Failure if nobody answers
 
  private:
   struct Free {
@@ -32,14 +32,14 @@ class Redis {
   using Reply = std::unique_ptr<redisReply, Free>;
 
   void connect();
-  // Tried once more on a new connection. Failure.
+  // Runs a command, with one retry on a new connection. Throws Failure.
   Reply command(const std::vector<std::string>& words);
 
   std::string address_, host_;
   int port_ = 6379;
   std::mutex mutex_;
   std::unique_ptr<redisContext, Free> context_;
-  std::chrono::steady_clock::time_point lost_ = {};  // when nobody answered
+  std::chrono::steady_clock::time_point lost_ = {};  // time of the last failure
 };
 
 }  // namespace cortado

@@ -39,7 +39,7 @@ at::Tensor find(const Extra& extra, const std::string& name, at::ScalarType type
   throw InputError(concat("[store] ", path, " is no stored response: it has no \"", name, "\""));
 }
 
-// What goes on from a response counts on that.
+// Checks everything that a following response relies on.
 void check_response(const StoredResponse& response, int64_t vocabulary, const std::string& path) {
   const Json& record = response.record;
   const auto count = [&](const char* key) {
@@ -61,7 +61,7 @@ void check_response(const StoredResponse& response, int64_t vocabulary, const st
   fail_input_if(!good, "[store] ", path, " is no stored response");
 }
 
-// Of the process: what lies in memory goes with it.
+// Keeps responses in the memory of this process.
 class MemoryStore : public ResponseStore {
  public:
   explicit MemoryStore(const StoreOptions& options)
@@ -119,7 +119,7 @@ class MemoryStore : public ResponseStore {
   std::list<std::string> order_;  // the oldest first
 };
 
-// Nothing that the client has said is wrong where one is damaged.
+// Loads a response. A damaged one is not the client's fault, so it throws Failure instead of InputError.
 StoredResponse load(const std::string& path, const std::string& id, const Engine& engine) {
   try {
     return load_response(path, id, engine);
@@ -130,7 +130,7 @@ StoredResponse load(const std::string& path, const std::string& id, const Engine
   }
 }
 
-// A file a response.
+// Keeps one file per response.
 class FolderStore : public ResponseStore {
  public:
   FolderStore(std::string folder, const StoreOptions& options, const Engine& engine)
@@ -168,7 +168,7 @@ class FolderStore : public ResponseStore {
     const auto written = fs::last_write_time(path, error);
     return error || fs::file_time_type::clock::now() - written > std::chrono::duration<double>(options_.seconds);
   }
-  // Others may remove files at the same time.
+  // Other processes may remove files at the same time.
   std::vector<File> files() const {
     std::vector<File> found;
     std::error_code error;
@@ -198,7 +198,7 @@ class FolderStore : public ResponseStore {
   std::mutex mutex_;
 };
 
-// The files of FolderStore as values.
+// Keeps the contents of FolderStore's files as values.
 class RedisStore : public ResponseStore {
  public:
   RedisStore(const StoreOptions& options, const Engine& engine)
@@ -222,7 +222,7 @@ class RedisStore : public ResponseStore {
 
  private:
   static std::string key(const std::string& id) { return "cortado:response:" + id; }
-  // In memory where there is such a folder: what is written there is read at once.
+  // In memory if possible, because the file is read back at once.
   static std::string scratch() { return is_writable_directory("/dev/shm") ? "/dev/shm" : ""; }
 
   Redis redis_;
@@ -245,7 +245,7 @@ void save_response(const std::string& path, const StoredResponse& response, cons
   const Extra extra = {{"record", bytes_of(dump(response.record))},
                        {"tokens", tokens},
                        {"logits", snapshot ? snapshot->logits : at::empty({0}, at::kFloat)}};
-  // Without a snapshot: a sequence that has read nothing.
+  // Without a snapshot, saves the state of a sequence that has read nothing.
   (snapshot ? snapshot->state : served.model->zero_state(1)).save(path, served.model->identity(), extra);
 }
 
@@ -267,7 +267,7 @@ StoredResponse load_response(const std::string& path, const std::string& id, con
   const auto* bytes = text.const_data_ptr<uint8_t>();
   response.record = parse_json({reinterpret_cast<const char*>(bytes), static_cast<size_t>(text.numel())}, id);
   response.tokens.assign(tokens.const_data_ptr<int32_t>(), tokens.const_data_ptr<int32_t>() + tokens.numel());
-  // One run may be served by two names, in other formats.
+  // One run may be served under two names, for example in two formats.
   for (const size_t other : fitting) {
     if (other == response.model || response.record.at("response").at("model") != models[other].name) continue;
     response.model = other;

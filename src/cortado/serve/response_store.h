@@ -1,4 +1,4 @@
-// Where the Responses API keeps conversations: by the response that ended each turn, with the state behind it.
+// Stores the conversations of the Responses API: each response with the state at its end.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,41 @@
 
 namespace cortado {
 
-// A response, and what the next one goes on from.
+// A response with the state that the next one continues from.
 struct StoredResponse {
   std::string id;
-  Json record;                      // what the API says of it (serve/responses.cpp)
-  size_t model = 0;                 // of the engine's
-  std::vector<int32_t> tokens;      // of the whole conversation
-  StateCache::Found snapshot = {};  // of a beginning of them; none: they are read again
+  Json record;                      // what the API returns about it (serve/responses.cpp)
+  size_t model = 0;                 // index into the engine's models
+  std::vector<int32_t> tokens;      // tokens of the whole conversation
+  StateCache::Found snapshot = {};  // of a prefix of the tokens; none: they are read again
 };
 
-// Every method may be called by several threads. A store that cannot be reached or written to: Failure.
+// All methods are thread-safe. They throw Failure if the store can't be reached or written.
 class ResponseStore {
  public:
   virtual ~ResponseStore() = default;
   virtual void put(const StoredResponse& response) = 0;
-  // None: there is no such response, or it has expired. One that is damaged: Failure.
+  // Returns nothing if there is no such response or it has expired. Throws Failure if it is damaged.
   virtual std::optional<StoredResponse> get(const std::string& id) = 0;
-  virtual bool remove(const std::string& id) = 0;  // false: there was none
-  virtual void check() {}                          // Failure: it cannot be used at this moment
+  virtual bool remove(const std::string& id) = 0;  // returns false if there was none
+  virtual void check() {}                          // throws Failure if the store is unusable at the moment
 };
 
 struct StoreOptions {
-  std::string place;                  // empty: memory; a folder; redis://HOST:PORT
-  double seconds = 30 * 86400;        // then a response is gone
-  int64_t bytes = int64_t{10} << 30;  // of a folder at most: the oldest go
+  std::string place;                  // empty: in memory; a folder; redis://HOST:PORT
+  double seconds = 30 * 86400;        // lifetime of a response
+  int64_t bytes = int64_t{10} << 30;  // largest size of a folder; the oldest responses are removed
 };
 
-// In memory only tokens are kept: the engine's own cache has the states. InputError: the place cannot be used.
+// Opens a store. In memory only tokens are kept, because the engine's cache has the states. Throws InputError if the
+// place can't be used.
 std::unique_ptr<ResponseStore> open_store(const StoreOptions& options, const Engine& engine);
 
-// Whether a text can be the id of a response: what else would be a path.
+// Whether a text has the form of a response's id; others could be paths.
 bool is_response_id(const std::string& id);
 
-// A response as a safetensors file, checked when it is read: a state of another model, or damage, is an InputError.
+// Save and load a response as a safetensors file. Loading checks it, and throws InputError if it is damaged or of
+// another model.
 void save_response(const std::string& path, const StoredResponse& response, const Engine& engine);
 StoredResponse load_response(const std::string& path, const std::string& id, const Engine& engine);
 

@@ -45,11 +45,11 @@ std::shared_ptr<const Grammar> read_text_format(Body& body, const Engine& engine
   return read_format(inner, "format", false, engine, model);
 }
 
-// What is said by the response whose id a message's shares.
+// A message and its response share the second part of their ids.
 std::string message_id_of(const std::string& response) { return "msg_" + response.substr(response.find('_') + 1); }
 std::string response_id_of(const std::string& message) { return "resp_" + message.substr(message.find('_') + 1); }
 
-// `said`: the text of an answer, by its item's id.
+// `said` returns the text of an answer by its item's id.
 std::vector<ChatMessage> read_input(Body& body, const std::function<std::string(const std::string& id)>& said) {
   const Json& input = body.any("input");
   if (input.is_string()) return {{"user", input.get<std::string>()}};
@@ -80,7 +80,7 @@ std::vector<ChatMessage> read_input(Body& body, const std::function<std::string(
   return messages;
 }
 
-// What is to be told beside the text. Of what does not exist here nothing is told; a slip is not taken for such.
+// Whether log-probabilities are requested. Unknown values of "include" are ignored, but probable typos are refused.
 bool wants_scores(Body& body) {
   const std::string known = "message.output_text.logprobs";
   bool wanted = false;
@@ -94,17 +94,17 @@ bool wants_scores(Body& body) {
 
 }  // namespace
 
-// What a call asks for, and the conversation that it goes on with.
+// A call's contents, and the conversation that it continues.
 struct Responses::Turn {
   size_t model = 0;
   std::string instructions;
   std::vector<ChatMessage> input;  // of this turn
-  // Of the turns before:
+  // Of the turns before.
   std::vector<ChatMessage> messages = {};
   std::vector<int32_t> tokens = {};
-  size_t head = 0, head_messages = 0;  // what the first turn's prompt was: tokens, messages
+  size_t head = 0, head_messages = 0;  // tokens and messages of the first turn's prompt
   std::string old_instructions = {};
-  bool ended = true;  // the last answer closed its turn
+  bool ended = true;  // whether the last answer closed its turn
   StateCache::Found snapshot = {};
 };
 
@@ -132,7 +132,8 @@ void Responses::read_history(Turn& turn, const std::string& previous) {
     try {
       return stored(previous);
     } catch (const WireError& error) {
-      throw WireError(400, error.what(), "previous_response_id", "previous_response_not_found");  // as OpenAI's
+      // As OpenAI's API reports it.
+      throw WireError(400, error.what(), "previous_response_id", "previous_response_not_found");
     }
   }();
   if (before.model != turn.model) {
@@ -152,8 +153,8 @@ void Responses::read_history(Turn& turn, const std::string& previous) {
   turn.snapshot = before.snapshot;
 }
 
-// The conversation's tokens, up to where the answer begins. What has been read is never made into tokens again, but for
-// the first turn's where the instructions, which stand before it, are others now, or the system has more to say.
+// Makes the conversation's tokens up to the beginning of the answer. Earlier turns are not tokenised again, except for
+// the first turn's prompt if the instructions in it have changed or a later system message joins it.
 void Responses::start_sequence(Turn& turn) const {
   const Chat chat = Chat::or_text(tokenizer_of(engine_.models()[turn.model]));
   const bool first = turn.messages.empty();
@@ -183,7 +184,7 @@ void Responses::start_sequence(Turn& turn) const {
     turn.head_messages = input.size();
   } else {
     const bool more_system = !input.empty() && input[0].role == "system";
-    if (more_system) {  // it joins the first turn's
+    if (more_system) {  // it joins the first turn's system message
       const auto end = turn.messages.begin() + static_cast<std::ptrdiff_t>(turn.head_messages);
       std::vector<ChatMessage> all(turn.messages.begin(), end);
       all.push_back(input[0]);
@@ -209,7 +210,7 @@ void Responses::start_sequence(Turn& turn) const {
   turn.messages.insert(turn.messages.end(), input.begin(), input.end());
 }
 
-// What of a body is not the conversation's. The response says how it is to be made.
+// Reads the settings of a response, which are everything but its conversation.
 Request Responses::read_request(Body& body, size_t model, RunningResponse& response) const {
   Request request;
   request.sampling = read_sampling(body, engine_.models()[model]);
@@ -230,7 +231,7 @@ Request Responses::read_request(Body& body, size_t model, RunningResponse& respo
   return request;
 }
 
-// The object, as the response begins.
+// Returns the response object as it is at the beginning.
 Json Responses::new_object(const Json& body, const Request& request, const RunningResponse& response) const {
   const auto given = [&](const char* key) { return body.contains(key) ? body.at(key) : Json(); };
   const Json text = given("text"), format = text.is_object() ? text.value("format", Json()) : Json();
@@ -324,11 +325,11 @@ void Responses::run_in_background(const std::shared_ptr<RunningResponse>& respon
     background_.push_back(std::async(std::launch::async, [response, failed] {
       try {
         response->make([](const Json&) { return true; });
-      } catch (const std::exception& error) {  // the response's status says so, too
+      } catch (const std::exception& error) {  // the response's status shows the error, too
         if (failed) failed(error.what());
       }
     }));
-  } catch (const std::exception&) {  // there is no thread for it
+  } catch (const std::exception&) {  // no thread could be started
     response->cancel();
     throw;
   }
@@ -369,7 +370,7 @@ Json Responses::input_items(const std::string& id, const std::string& limit, con
   if (!order.empty() && order != "asc" && order != "desc")
     throw WireError(400, "\"order\" must be asc or desc", "order");
   Json all = stored(id).record.at("input");
-  if (order != "asc") std::reverse(all.begin(), all.end());  // OpenAI's default: the newest first
+  if (order != "asc") std::reverse(all.begin(), all.end());  // OpenAI's default: newest first
   Json data = Json::array();
   bool begun = after.empty(), more = false;
   for (const Json& item : all) {

@@ -1,4 +1,4 @@
-// OpenAI's Responses API: conversations that the server remembers, each turn reading only what is new.
+// OpenAI's Responses API: the server stores conversations, so each turn only reads what is new.
 #pragma once
 
 #include <atomic>
@@ -16,22 +16,22 @@
 
 namespace cortado {
 
-// A response that is being made.
+// A response that is being generated.
 class RunningResponse {
  public:
-  // Told of every event of a stream ("response.output_text.delta", ...), or of nothing but that it goes on (null);
-  // returns whether there is still a reader.
+  // Gets every event of a stream ("response.output_text.delta", ...), and null as a sign of life. Returns whether the
+  // client is still connected.
   using Tell = std::function<bool(const Json& event)>;
 
   const std::string& id() const { return id_; }
   bool streams() const { return stream_; }
   bool in_background() const { return background_; }
-  const std::vector<std::string>& unknown() const { return unknown_; }  // fields that were not looked at
-  Json object() const;                                                  // the response as it is now
-  std::string failure() const;                                          // why it has failed; empty: it has not
-  void cancel();                                                        // it ends with what it has
-  void forget();                                                        // and is not kept
-  // Waits for the answer, keeps it where it is to be kept. False: the reader is gone, and the answer with it.
+  const std::vector<std::string>& unknown() const { return unknown_; }  // fields that were ignored
+  Json object() const;                                                  // the response's current state
+  std::string failure() const;                                          // the error message; empty if it has not failed
+  void cancel();                                                        // ends the response with its text so far
+  void forget();                                                        // ends the response and does not store it
+  // Waits for the answer and stores it if requested. Returns false if the client is gone, which cancels the answer.
   bool make(const Tell& tell);
 
  private:
@@ -52,8 +52,8 @@ class RunningResponse {
   Engine* engine_ = nullptr;
   ResponseStore* kept_in_ = nullptr;
   std::shared_ptr<Answer> answer_;
-  Json response_;  // the object
-  Json record_;    // what is kept beside it
+  Json response_;  // the response object
+  Json record_;    // additional data to store
   std::vector<ScoredToken> scores_;
   int64_t events_ = 0;
   mutable std::mutex mutex_;
@@ -62,20 +62,20 @@ class RunningResponse {
 class Responses {
  public:
   Responses(Engine& engine, const WireLimits& limits, std::unique_ptr<ResponseStore> store);
-  ~Responses();  // waits for those in the background: the engine must be ending
+  ~Responses();  // waits for background responses; the engine must be ending
 
-  // WireError, Busy.
+  // Starts a response. Throws WireError and Busy.
   std::shared_ptr<RunningResponse> create(const Json& body);
-  // `failed` is told why, if it does.
+  // Calls `failed` with the reason if the response fails.
   void run_in_background(const std::shared_ptr<RunningResponse>& response,
                          const std::function<void(const std::string& why)>& failed = {});
 
-  bool has_store() const;  // whether responses can be kept and found at this moment
+  bool has_store() const;  // whether the store works at the moment
 
   Json get(const std::string& id);
   Json remove(const std::string& id);
   Json cancel(const std::string& id);
-  // limit, order ("asc", "desc"), after: as the query has them, empty where it does not.
+  // limit, order ("asc", "desc") and after are the query's values, empty if absent.
   Json input_items(const std::string& id, const std::string& limit, const std::string& order, const std::string& after);
 
  private:

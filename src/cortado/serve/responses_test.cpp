@@ -14,7 +14,7 @@ namespace {
 
 using testing::chatty_engine;
 
-// A server's part that answers calls, with its store.
+// The API with its engine and store.
 struct Service {
   std::unique_ptr<Engine> engine = chatty_engine();
   std::unique_ptr<Responses> responses;
@@ -46,15 +46,15 @@ TEST(Responses, ATurnReadsOnlyWhatIsNew) {
   EXPECT_EQ(first.at("status"), "incomplete");
   EXPECT_EQ(cached(first), 0);
   const Json second = service.make(ask("What is my name?", first));
-  // All but the answer's last token, which the first turn wrote and did not read.
+  // All tokens but the answer's last one, which the first turn generated but did not read.
   EXPECT_EQ(cached(second), prompt_tokens(first) + 11);
   EXPECT_EQ(service.responses->get(second.at("id")).at("output"), second.at("output"));
-  // Forks: the same question again is the same answer, another goes another way, and nothing is read again.
+  // Forks: a repeated question gets an equal answer, another question another one, and nothing is read again.
   EXPECT_EQ(text_of(service.make(ask("What is my name?", first))), text_of(second));
   EXPECT_EQ(cached(service.make(ask("Who am I?", first))), cached(second));
 }
 
-// As Vercel's ai has it: what was answered is named, not repeated.
+// Vercel's ai refers to earlier answers by id instead of repeating them.
 TEST(Responses, AnswersCanBeNamedByTheirItems) {
   Service service;
   const Json first = service.make(ask("My name is Anna."));
@@ -71,7 +71,7 @@ TEST(Responses, AnswersCanBeNamedByTheirItems) {
   }
 }
 
-// The system may speak at any time: it is read as if it had said all at once.
+// Later system messages are read as if they had been part of the first one.
 TEST(Responses, LaterSystemMessagesJoinTheFirst) {
   Service service;
   const auto says = [](const std::string& role, const std::string& text) {
@@ -88,8 +88,8 @@ TEST(Responses, LaterSystemMessagesJoinTheFirst) {
   EXPECT_EQ(prompt_tokens(second) - prompt_tokens(first),
             static_cast<int64_t>(
                 std::string("\n\nBe true.\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n").size()) +
-                12 + 10);  // the answer, and the mark of its end, which it did not write itself
-  // From there on nothing is new.
+                12 + 10);  // the answer, and its end token, which the model did not generate itself
+  // From here on nothing in the head changes.
   Json third = ask("Go on.", second);
   EXPECT_EQ(cached(service.make(third)), prompt_tokens(second) + 11);
 }
@@ -137,10 +137,10 @@ TEST(Responses, OfAModelThatWasNotTaughtToChatGoOnWithTheText) {
   EXPECT_EQ(prompt_tokens(first), 6);
   const Json second = service.make(ask("JULIET:", first));
   EXPECT_EQ(cached(second), 6 + 11);
-  EXPECT_EQ(prompt_tokens(second), 6 + 12 + 8);                       // and a line end
-  const Json third = service.make(ask("JULIET:", first, "Verona."));  // read anew, behind a line of its own
+  EXPECT_EQ(prompt_tokens(second), 6 + 12 + 8);                       // plus a line break
+  const Json third = service.make(ask("JULIET:", first, "Verona."));  // read again, after a line of its own
   EXPECT_EQ(prompt_tokens(third), prompt_tokens(second) + 8);
-  // Nobody says how long, and it does not know where an answer ends.
+  // Nobody limits the answer, and the model does not know where answers end.
   EXPECT_EQ(service.make({{"input", "ROMEO:"}, {"seed", 1}, {"logit_bias", {{"0", -100}}}})["usage"]["output_tokens"],
             200);
 }
@@ -149,7 +149,7 @@ TEST(Responses, GoOnBeforeTheMarkThatEndsAText) {
   Service service;
   service.engine = testing::untaught_engine();
   service.responses = std::make_unique<Responses>(*service.engine, WireLimits{}, open_store({}, *service.engine));
-  const Json first = service.make({{"input", "ROMEO:"}, {"logit_bias", {{"0", 100}}}});  // it ends at once
+  const Json first = service.make({{"input", "ROMEO:"}, {"logit_bias", {{"0", 100}}}});  // ends at once
   EXPECT_EQ(first.at("status"), "completed");
   EXPECT_EQ(prompt_tokens(service.make(ask("JULIET:", first))), 6 + 8);
 }
@@ -226,7 +226,7 @@ TEST(Responses, WhatFailsIsKeptAsFailed) {
   EXPECT_THROW(service.make(ask("And now?", made->object())), WireError);
 }
 
-// One run by two names: in other formats, say. Each goes on with its own.
+// One run under two names, for example in two formats. Each conversation continues with its own.
 TEST(Responses, TwoNamesOfOneRunAreTwoModels) {
   const TemporaryDirectory folder;
   Service service;

@@ -36,7 +36,7 @@ void RunningResponse::forget() {
   cancel();
 }
 
-// The one item that there is.
+// Returns the response's only output item.
 Json RunningResponse::message(const char* status) const {
   const ServedModel& served = engine_->models()[answer_->request().model];
   return {{"id", message_id_},
@@ -67,7 +67,7 @@ bool RunningResponse::tell_of(const Tell& tell, const char* type, Json event) {
   return tell(whole);
 }
 
-// What the answer's end makes of the response. It is kept before anybody sees that it has ended: who does may go on.
+// Completes the response. It is stored before its end becomes visible, because a client may continue it at once.
 void RunningResponse::finish(Finish finish) {
   const WrittenAnswer& written = answer_->written(0);
   const auto& tokenizer = *engine_->models()[answer_->request().model].tokenizer;
@@ -83,7 +83,7 @@ void RunningResponse::finish(Finish finish) {
   ended["output"] = Json::array({message(whole ? "completed" : "incomplete")});
   ended["usage"] = usage();
   stored.record["response"] = ended;
-  // Who goes on with the text of a model that was not taught to chat goes on before the mark that ends it.
+  // A model without a chat template continues a text before the token that ended it.
   const bool text = closed && tokenizer.special().chat.name.empty();
   stored.tokens.insert(stored.tokens.end(), written.tokens.begin(), written.tokens.end() - (text ? 1 : 0));
   stored.record["messages"].push_back({{"role", "assistant"}, {"content", text_}});
@@ -96,7 +96,7 @@ void RunningResponse::finish(Finish finish) {
   response_ = std::move(ended);
 }
 
-// A state that is too large for the place, or a place that is full, need not lose the answer: it is read again then.
+// If the store is full or the state too large, stores the response without its state; it is then read again.
 void RunningResponse::keep(StoredResponse stored) {
   try {
     kept_in_->put(stored);
@@ -107,7 +107,7 @@ void RunningResponse::keep(StoredResponse stored) {
   }
 }
 
-// Who asks for it later finds out, where that can be kept.
+// Stores the failure, if possible, for clients that ask later.
 void RunningResponse::fail(const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
@@ -121,7 +121,7 @@ void RunningResponse::fail(const std::string& why) {
   stored.record["ended"] = true;
   try {
     kept_in_->put(stored);
-  } catch (const std::exception&) {  // the place is what has failed
+  } catch (const std::exception&) {  // the store itself has failed
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kDeepestHeld = 64;
 constexpr int64_t kLargestCount = 1024;
-constexpr int64_t kLargestInteger = 999'999'999'999'999'999;  // of 18 digits
+constexpr int64_t kLargestInteger = 999'999'999'999'999'999;  // 18 digits
 constexpr size_t kMostInSet = 64;
 constexpr size_t kMostAlternatives = 64;
 
@@ -33,7 +33,7 @@ bool is_type(const Json& value, const std::string& type) {
   return type == "integer" && (value.is_number_integer() || whole);
 }
 
-// The types that a schema speaks of without naming them.
+// Returns the types that a schema's keywords imply.
 std::vector<std::string> implied_types(const Json& schema) {
   static const std::vector<std::pair<std::string, std::vector<const char*>>> kOf = {
       {"object",
@@ -51,7 +51,7 @@ std::vector<std::string> implied_types(const Json& schema) {
   return types;
 }
 
-// `keys` of the schema, those that it has.
+// Returns those of `keys` that the schema has.
 Json some_of(const Json& schema, std::initializer_list<const char*> keys) {
   Json some = Json::object();
   for (const char* key : keys) {
@@ -131,7 +131,7 @@ class Holder {
     return {{"type", type}};
   }
 
-  // A constant, or one of several: those that are of the schema's types.
+  // Handles "const" and "enum": keeps the values that have the schema's types.
   static Json values(const Json& schema) {
     const Json all = schema.contains("const") ? Json::array({schema.at("const")}) : schema.at("enum");
     fail_input_if(!all.is_array() || all.empty(), "\"enum\" must be a list of at least one value");
@@ -159,7 +159,7 @@ class Holder {
       try {
         all.push_back(part(schema, depth + 1));
       } catch (const InputError& error) {
-        why = error.what();  // the others are enough
+        why = error.what();  // one alternative is enough
       }
     }
     fail_input_if(all.empty(), why);
@@ -171,7 +171,7 @@ class Holder {
     return part(schemas[0], depth + 1);
   }
 
-  // The alternatives that a schema is of, which are none themselves.
+  // Collects a schema's alternatives, with references and nested alternatives resolved.
   void collect(const Json& schema, std::vector<Json>& all, int depth) const {
     fail_input_if(depth > kDeepestHeld || all.size() > kMostAlternatives, "\"oneOf\" has too many alternatives");
     if (schema.is_object() && schema.contains("$ref") && schema.at("$ref").is_string()) {
@@ -186,7 +186,7 @@ class Holder {
     all.push_back(schema);
   }
 
-  // What a value, or a property, can only be; null: anything.
+  // Returns the values that a schema allows; null if they are not a finite list.
   Json values_of(const Json& schema) const {
     std::vector<Json> meant;
     collect(schema, meant, 0);
@@ -204,7 +204,7 @@ class Holder {
                         [&](const Json& value) { return std::find(other.begin(), other.end(), value) != other.end(); });
   }
 
-  // Whether nothing is of both types.
+  // Whether no value has both types.
   static bool types_differ(const Json& one, const Json& other) {
     const auto types = [](const Json& schema) {
       Json found = schema.contains("type") ? schema.at("type") : Json(implied_types(schema));
@@ -229,8 +229,8 @@ class Holder {
     return !some.is_null() && !others.is_null() && disjoint(some, others);
   }
 
-  // Alternatives of which never two fit, or, of objects, never where they have the property that tells them apart: then
-  // they must have it.
+  // "oneOf": allowed if no value fits two of the alternatives. For objects it is enough that a property with different
+  // values tells them apart; then it becomes required.
   Json one_of(const Json& schema, int depth) {
     std::vector<Json> all;
     fail_input_if(!schema.at("oneOf").is_array() || schema.at("oneOf").empty(),
@@ -292,7 +292,7 @@ class Holder {
     return held;
   }
 
-  // A constant in whose place the rule comes.
+  // Returns a constant that the rule will replace.
   Json rule(const Pattern& pattern) {
     const std::string text = pattern.rules("@");
     const auto known =
@@ -307,7 +307,7 @@ class Holder {
     return {{"const", rules_.back().place}};
   }
 
-  // Integers have at most 18 digits: what has more is no integer to most who read it.
+  // Integers are limited to 18 digits, because most programs can't read longer ones.
   static Json number(const Json& schema, const std::string& type) {
     Json held = some_of(schema, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"});
     held["type"] = type;
@@ -336,11 +336,11 @@ class Holder {
     const Json values = held.contains("items") && !held.contains("prefixItems") ? values_of_item(schema) : Json();
     if (!values.is_null()) return set(values, held);
     distinct_ = true;
-    held["uniqueItems"] = true;  // of no meaning to the library
+    held["uniqueItems"] = true;  // the library ignores this keyword
     return held;
   }
 
-  // All that an item can be, without repetition; null: they are too many.
+  // Returns all values of a list's items without repetition; null if they are not few.
   Json values_of_item(const Json& schema) const {
     std::vector<Json> meant;
     collect(schema.at("items"), meant, 0);
@@ -401,7 +401,7 @@ class Holder {
     return held;
   }
 
-  // What stands beside the properties: false, true, a schema; null where it is for the library to say.
+  // Returns the schema of additional properties: false, true, a schema, or null for the library's default.
   Json others_of(const Json& schema, bool has_properties, bool patterns, size_t count) const {
     Json others = schema.value("additionalProperties", schema.value("unevaluatedProperties", Json()));
     const bool more =
@@ -412,13 +412,13 @@ class Holder {
     return others;
   }
 
-  // A key that is a property's too, or fits two patterns, would have to be of two schemas.
+  // A key that matches a property and a pattern, or two patterns, would need to fit two schemas.
   Json pattern_properties(const Json& patterns, const Json& properties, int depth) {
     fail_input_if(!patterns.is_object() || patterns.size() != 1,
                   "\"patternProperties\" of more than one pattern is not supported");
     Json held = Json::object();
     for (const auto& [text, schema] : patterns.items()) {
-      const Pattern pattern(concat("[^\\u0000]*(?:", text, ")[^\\u0000]*"));  // found anywhere in a key
+      const Pattern pattern(concat("[^\\u0000]*(?:", text, ")[^\\u0000]*"));  // the pattern may match anywhere in a key
       for (const auto& [name, its] : properties.items()) {
         fail_input_if(pattern.matches(name), "\"", name, "\" is of \"properties\" and of \"patternProperties\"");
       }
@@ -438,7 +438,7 @@ class Holder {
     return schema;
   }
 
-  // Of an expression that the library itself reads, for keys.
+  // Checks an expression for keys, which the library parses itself.
   static void check_for_library(const std::string& expression) {
     const Pattern pattern(expression);
     const bool plain = std::all_of(expression.begin(), expression.end(), [](char c) { return c >= ' ' && c <= '~'; });
@@ -454,7 +454,7 @@ class Holder {
     if (!schema.contains("minProperties")) return;
     const int64_t least = count_of(schema, "minProperties");
     held["minProperties"] = least;
-    if (least > static_cast<int64_t>(required)) distinct_ = true;  // a key that comes again is no more
+    if (least > static_cast<int64_t>(required)) distinct_ = true;  // a repeated key does not count as another property
   }
 
   const Json& root_;

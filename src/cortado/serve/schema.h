@@ -1,4 +1,4 @@
-// What a JSON schema means, in the words that the grammar library holds to. No torch.
+// Translates a JSON schema to what the grammar library enforces. Without torch.
 #pragma once
 
 #include <string>
@@ -9,22 +9,22 @@
 namespace cortado {
 
 struct HeldSchema {
-  // A part of it that the library cannot hold to is a constant text of its own, in whose place a rule comes.
+  // A part that the library can't enforce: a unique constant text in the schema, to be replaced by our own rule.
   struct Rule {
-    std::string place;  // that text
+    std::string place;  // the constant text
     std::string name, rules;
   };
   Json schema;
   std::vector<Rule> rules = {};
-  bool distinct =
-      false;  // lists that must not repeat an item, or objects that must not a key, are in it: see NoRepeats
+  bool distinct = false;  // whether it has lists without repeated items, or keys, for NoRepeats to check
 };
 
-// Everything that fits the result fits the schema. `closed`: objects and lists hold nothing that it does not name, unless
-// it says so itself; without, that is so of objects with "properties" alone. InputError: it cannot be held to.
+// Returns a schema whose values all fit the given one. `closed`: objects and lists contain nothing but what the schema
+// names, unless it allows more itself; otherwise this only holds for objects with "properties". Throws InputError if
+// the schema can't be enforced.
 HeldSchema held_schema(const Json& schema, bool closed);
 
-// What a "$ref" of `root` means: "#" or "#/a/b"; null: there is nothing.
+// Returns what a "$ref" of `root` ("#" or "#/a/b") refers to; null if there is nothing.
 const Json* find_reference(const Json& root, const std::string& reference);
 
 }  // namespace cortado

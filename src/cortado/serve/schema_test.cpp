@@ -63,9 +63,9 @@ TEST(Patterns, HaveTextsOfGivenLengths) {
   EXPECT_FALSE(long_ones.matches("abc"));
   EXPECT_EQ(words.within({.least = 1}).states(), words.states());
   EXPECT_THROW(Pattern("^a{3}$").within({.most = 2}), InputError);
-  // Characters, not bytes.
+  // Lengths count characters, not bytes.
   EXPECT_TRUE(Pattern("^.*$").within({.most = 2}).matches("\xC3\xA9\xC3\xA9"));
-  // Beyond all measure: the shorter ones are left.
+  // The automaton would be too large, so only shorter texts remain.
   const Pattern short_ones = words.within({.most = 1'000'000});
   EXPECT_TRUE(short_ones.matches("a few words of it"));
   EXPECT_LT(short_ones.states(), 10'000);
@@ -79,7 +79,7 @@ class HeldSchemas : public ::testing::Test {
   std::shared_ptr<const Grammar> grammar_of(const std::string& schema, bool closed = false) {
     return grammars_.get(tokenizer_, parse_json(schema, "test"), closed);
   }
-  // Whether all of this can be written, and be all.
+  // Whether the grammar accepts all of this text as a complete answer.
   bool takes(const std::string& schema, const std::string& text) {
     const auto state = grammar_of(schema)->begin(true);
     for (const char c : text + std::string(1, '\0')) {
@@ -149,7 +149,7 @@ TEST_F(HeldSchemas, ListsWithoutRepetition) {
          {"[1, 1]", "[1, 2, 1]"});
   expect(R"({"type": "array", "uniqueItems": true})", {"[[1, 1], {\"a\": 1}, [1], true, null]"},
          {"[[1, 1], [1, 1]]", "[1, 1.0]", "[true, true]"});
-  // No way that ends where all that is left has been there.
+  // Avoids paths that can only end in a repetition.
   expect(R"({"type": "array", "items": {"type": "string", "pattern": "^a?$"}, "uniqueItems": true, "minItems": 2})",
          {R"(["a", ""])"}, {R"(["a", "a"])"});
   expect(R"({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 2})",

@@ -11,9 +11,10 @@ namespace cortado {
 
 namespace {
 
-constexpr size_t kAnyOrder = 6;  // values, of whose subsets there are 64
+// Up to this many values may come in any order; six values have 64 subsets.
+constexpr size_t kAnyOrder = 6;
 
-// Text of JSON as a literal of the grammar.
+// Returns JSON text as a literal of the grammar.
 std::string literal(const std::string& json) {
   std::string text = "\"";
   for (const char c : json) text += c == '"' || c == '\\' ? concat("\\", c) : std::string(1, c);
@@ -22,7 +23,8 @@ std::string literal(const std::string& json) {
 
 }  // namespace
 
-// A rule for what has been taken (of many: how far in their order), and how many that is.
+// Makes one rule for each set of values taken so far (for many values: for each position in their order) and each
+// number of items.
 std::string rules_of_set(const std::string& name, const Json& values, std::pair<int64_t, int64_t> lengths) {
   using Taken = std::array<size_t, 3>;
   const size_t count = values.size(), least = static_cast<size_t>(lengths.first);
@@ -39,7 +41,8 @@ std::string rules_of_set(const std::string& name, const Json& values, std::pair<
     rules += rule({taken, past, number}) + " ::=";
     const char* between = " ";
     for (size_t i = past; i < count && number < most; ++i) {
-      if (!any_order && number + (count - i) < least) break;  // those behind it would be too few
+      // Too few values would remain behind this one.
+      if (!any_order && number + (count - i) < least) break;
       if (any_order && (taken >> i & 1) != 0) continue;
       const Taken next = {any_order ? taken | size_t{1} << i : 0, any_order ? 0 : i + 1, number + 1};
       rules += concat(between, "(", literal((number > 0 ? ", " : "") + values[i].dump()), " ", rule(next), ")");

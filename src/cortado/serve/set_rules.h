@@ -1,4 +1,4 @@
-// Lists of different values as rules of a grammar.
+// Grammar rules for lists of different values.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace cortado {
 
-// Rules of XGrammar's EBNF, the first of which has this name: lists of some of these values, from so many to so many, none
-// of them twice. Of few in any order, of more in this one. InputError: there are not so many.
+// Returns rules of XGrammar's EBNF, the first of which has the name `name`: lists of lengths.first to lengths.second of
+// the values without repetition. Few values may come in any order, many only in the given one. Throws InputError if
+// there are too few values.
 std::string rules_of_set(const std::string& name, const Json& values, std::pair<int64_t, int64_t> lengths);
 
 }  // namespace cortado

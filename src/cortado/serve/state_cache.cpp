@@ -4,16 +4,17 @@
 
 namespace cortado {
 
-// `tokens` lead here from the parent. A node that is no root has a snapshot, or children, or is the end of a path that
-// was seen.
+// A node of the trie; `tokens` lead to it from its parent. A node that is not a root has a snapshot, has children, or
+// ends a path given to see().
 struct StateCache::Node {
   Node* parent = nullptr;
   std::vector<int32_t> tokens;
   std::map<int32_t, std::unique_ptr<Node>> children;  // by their first token
   std::shared_ptr<const Snapshot> snapshot;
-  uint64_t used = 0;  // when; 0: never itself, it only leads to others
+  // Time of the last use; 0: never used itself, it only leads to others.
+  uint64_t used = 0;
 
-  // What a node takes beside its snapshot, roughly.
+  // Approximate size of a node without its snapshot.
   int64_t own_bytes() const { return static_cast<int64_t>(tokens.size() * sizeof(int32_t) + sizeof(Node) + 64); }
 };
 
@@ -48,7 +49,8 @@ StateCache::Found StateCache::find(int64_t model, std::span<const int32_t> token
   Node* node = place.node;
   if (!node) return {};
   size_t depth = place.matched;
-  if (place.along < node->tokens.size()) {  // in the middle of the way to it
+  // The path ends in the middle of the edge to this node.
+  if (place.along < node->tokens.size()) {
     depth -= place.along;
     node = node->parent;
   }
@@ -65,7 +67,7 @@ int64_t StateCache::seen(int64_t model, std::span<const int32_t> tokens) const {
   return static_cast<int64_t>(walk(model, tokens).matched);
 }
 
-// The node itself, then, has the first `at` tokens and one child.
+// Splits off the first `at` tokens into a new node above; `node` keeps the rest and its children. Returns the new node.
 StateCache::Node& StateCache::split(Node& node, size_t at) {
   auto upper = std::make_unique<Node>();
   const auto middle = node.tokens.begin() + static_cast<std::ptrdiff_t>(at);
@@ -95,7 +97,7 @@ StateCache::Node& StateCache::reach(int64_t model, std::span<const int32_t> toke
   return *(node->children[rest.front()] = std::move(leaf));
 }
 
-// The node alone: what a conversation has gone past is older than where it is now.
+// Marks only this node as used, not its ancestors: what a conversation has passed is older than its current end.
 void StateCache::touch(Node& node) {
   by_age_.erase(node.used);
   node.used = ++clock_;
@@ -141,7 +143,7 @@ void StateCache::make_room() {
     by_age_.erase(by_age_.begin());
     evicted_ += node.snapshot ? 1 : 0;
     drop_snapshot(node);
-    prune(&node);  // where others are behind it, it goes with the last of them
+    prune(&node);  // if it has children, it is removed with the last of them
   }
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// A snapshot of so many bytes, that can be told by its number.
+// A snapshot of `bytes` bytes that can be recognised by its number.
 std::shared_ptr<const Snapshot> snapshot(int number, int64_t bytes = 4000) {
   Snapshot made;
   made.logits = at::full({bytes / 4}, number, at::kFloat);
@@ -24,7 +24,7 @@ TEST(StateCache, FindsTheDeepestSnapshotOnThePath) {
   StateCache cache(1 << 20);
   EXPECT_EQ(cache.find(0, Tokens{1, 2}).snapshot, nullptr);
   cache.keep(0, Tokens{1, 2, 3, 4}, snapshot(4));
-  cache.keep(0, Tokens{1, 2}, snapshot(2));        // in the middle of that way
+  cache.keep(0, Tokens{1, 2}, snapshot(2));        // in the middle of the first path
   cache.keep(0, Tokens{1, 2, 9, 9}, snapshot(9));  // a branch
   const auto depth = [&](const Tokens& tokens) { return cache.find(0, tokens).depth; };
   EXPECT_EQ(number_of(cache.find(0, Tokens{1, 2, 3, 4})), 4);
@@ -63,7 +63,7 @@ TEST(StateCache, WhatWasUsedLongestAgoGoesFirst) {
   EXPECT_EQ(cache.snapshots(), 3);
 }
 
-// Against a plain list of what was kept.
+// Compares with a plain list of what was kept.
 TEST(StateCache, AgreesWithAListOfSnapshots) {
   std::mt19937 random(7);
   StateCache cache(int64_t{1} << 30);
@@ -104,7 +104,7 @@ TEST(StateCache, StaysWithinItsBytesAndCountsThemRight) {
     }
     ASSERT_LE(cache.bytes(), 100000);
   }
-  cache.keep(0, Tokens{1}, snapshot(1, 99000));  // nothing else fits beside it: all the rest must go
+  cache.keep(0, Tokens{1}, snapshot(1, 99000));  // nothing fits beside it, so everything else must go
   EXPECT_LE(cache.bytes(), 100000);
   EXPECT_EQ(cache.snapshots(), 1);
 }

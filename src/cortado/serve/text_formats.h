@@ -1,15 +1,16 @@
-// The formats of texts in schemas ("format").
+// The formats of strings in schemas ("format").
 #pragma once
 
 #include <string>
 
 namespace cortado {
 
-// Texts of a format as an expression: not all, but none that programs refuse, as they do some of the grammar library's
-// (days that there are not, numbers with zeros before them). Null: none is known.
+// Returns a regular expression for a format; null if none is known. It may match fewer texts than the format, but none
+// that programs refuse. The grammar library's own expressions allow some of those, such as impossible dates and numbers
+// with leading zeros.
 const std::string* pattern_of_format(const std::string& format);
 
-// Whether the library knows it.
+// Whether the library has an expression for this format.
 bool is_built_in(const std::string& format);
 
 }  // namespace cortado

@@ -1,4 +1,4 @@
-// OpenAI's API in JSON: what a body asks for, and what answers look like. No sockets.
+// OpenAI's API in JSON: parsing of requests and formatting of answers. Without sockets.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace cortado {
 
-// An answer that is an error object: {"error": {"message", "type", "param", "code"}}.
+// An error answer in OpenAI's form: {"error": {"message", "type", "param", "code"}}.
 class WireError : public std::runtime_error {
  public:
   WireError(int status, const std::string& message, std::string param = "", std::string code = "");
@@ -25,12 +25,12 @@ class WireError : public std::runtime_error {
   std::string param_, code_;
 };
 
-// What limits requests, beside the engine's own limits.
+// Limits of requests, in addition to the engine's own.
 struct WireLimits {
   int64_t prompt_tokens = 1 << 20;
-  int64_t answer_tokens = 4096;  // of any answer; what a conversation's answer has if nobody says otherwise
-  double seconds = 600;          // of a request
-  bool strict = false;           // what is out of range, or not of OpenAI's API, is refused although it changes nothing
+  int64_t answer_tokens = 4096;  // for any answer; also a chat answer's default
+  double seconds = 600;          // per request
+  bool strict = false;           // refuse what is out of range or not part of OpenAI's API, even if it has no effect
 };
 
 // A call of /v1/completions or /v1/chat/completions.
@@ -39,32 +39,32 @@ struct Call {
   std::string id;
   int64_t created = 0;
   size_t model = 0;
-  std::vector<Request> requests = {};     // one a prompt
-  std::vector<std::string> prompts = {};  // their texts, where echoed
-  std::vector<std::string> unknown = {};  // fields that were not looked at
+  std::vector<Request> requests = {};     // one per prompt
+  std::vector<std::string> prompts = {};  // their texts, if they are echoed
+  std::vector<std::string> unknown = {};  // fields that were ignored
   bool stream = false;
-  bool usage = false;     // at the end of a stream
-  bool progress = false;  // of reading the prompts, in a stream
+  bool usage = false;     // send usage at the end of a stream
+  bool progress = false;  // report progress of reading the prompts, in a stream
   bool echo = false;
 };
 
-// Of a body; anything that is wrong, unknown or not to be had: WireError.
+// Parse a body. Throw WireError for anything wrong, unknown or unavailable.
 Call read_completion(const Json& body, const Engine& engine, const WireLimits& limits);
 Call read_chat(const Json& body, const Engine& engine, const WireLimits& limits);
 
-// Which model a name is; absent or empty: the only one, or `unnamed`, if given. WireError.
+// Returns the model that the body names. Without a name: the only model or `unnamed`, if given. Throws WireError.
 size_t find_model(const Json& body, const Engine& engine, std::optional<size_t> unnamed = std::nullopt);
 
-// Waits for the answers and gives the reply to `write` as it comes: the events of a stream, or one object at the end.
-// `write` returns whether there is still a reader, and is also called with nothing to find out; once it has said no,
-// or something has failed, all answers are cancelled.
+// Waits for the answers and passes the reply to `write` as it comes: the events of a stream, or one object at the end.
+// `write` returns whether the client is still connected; it is also called with no bytes just to find out. When it
+// returns false, or when something fails, all answers are cancelled.
 class Reply {
  public:
   using Write = std::function<bool(const std::string& bytes)>;
-  Reply(Call call, Engine& engine);  // Busy, InputError
+  Reply(Call call, Engine& engine);  // throws Busy and InputError
   ~Reply();
 
-  // Writes all that there is. False: the reader is gone. Errors are written as an error object.
+  // Writes the whole reply. Returns false if the client is gone. Errors are written as an error object.
   bool write_all(const Write& write);
 
  private:
@@ -72,12 +72,13 @@ class Reply {
     std::string text;
     Json logprobs;
     std::optional<Finish> finish;
-    int64_t offset = 0;  // characters of `text` that scores have told of
+    int64_t offset = 0;  // characters of `text` whose scores have been sent
   };
-  // Some of a prompt's answers: as many as are written at once.
+  // A group of a prompt's answers, as many as are generated at once.
   struct Share {
-    size_t request, first, count;              // of which prompt; the first of all choices, how many
-    std::shared_ptr<Answer> answer = nullptr;  // once it has been asked for
+    // The prompt, the first of its choices among all choices, and their number.
+    size_t request, first, count;
+    std::shared_ptr<Answer> answer = nullptr;  // set when it has been requested
     bool begun = false, ended = false;
   };
   void ask(Share& share);
@@ -97,33 +98,35 @@ class Reply {
 
   Call call_;
   Engine& engine_;
-  std::vector<Share> shares_;    // each prompt's, one behind the other
-  std::vector<Choice> choices_;  // each prompt's
-  Json progress_;                // as last told
+  std::vector<Share> shares_;    // all prompts' shares, one prompt after the other
+  std::vector<Choice> choices_;  // all prompts' choices
+  Json progress_;                // as last reported
   bool gone_ = false;
 };
 
 // The other endpoints.
 Json models_list(const Engine& engine);
 Json model_entry(const ServedModel& served);
-// Without a "model": of the first.
+// Without a "model", these use the first one.
 Json tokenize(const Json& body, const Engine& engine, const WireLimits& limits);
 Json detokenize(const Json& body, const Engine& engine, const WireLimits& limits);
 Json tokenizer_info(const std::string& model, const Engine& engine);
 
-// What the sequences of answers that have ended hold, and what keys and values of all their tokens would be, in bytes.
+// Returns the bytes of the states of finished answers, and the bytes that a key-value cache for all their tokens would
+// have.
 Json memory_of(const ServedModel& served, const std::vector<std::shared_ptr<Answer>>& answers);
 
-// The marks that a prompt begins with, which are none of its text, and the text behind them.
+// Return the number of special tokens that a prompt begins with, and the text after them.
 size_t marks_before(const ServedModel& served, const std::vector<int32_t>& tokens);
 std::string text_of_prompt(const ServedModel& served, const std::vector<int32_t>& tokens);
 
-// Of conversations: a list of tokens with their scores, bytes and the likeliest in their place.
+// Returns the scores in the form of chat completions: a list of tokens with log-probability, bytes and the likeliest
+// alternatives.
 Json token_scores(const ServedModel& served, const std::vector<ScoredToken>& scores);
 
-// A random name: "chatcmpl-" and 24 digits and letters.
+// Returns a random id: `prefix`, as "chatcmpl-", and 24 digits and letters.
 std::string new_id(const std::string& prefix);
-// Written with U+FFFD for what is not UTF-8, as a byte model may write.
+// Serialises JSON. Bytes that are not UTF-8, which a byte-level model may generate, become U+FFFD.
 std::string dump(const Json& json);
 
 }  // namespace cortado

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long it takes at most until a reader that has gone is noticed.
+// The longest time until the end of a connection is noticed.
 constexpr auto kLook = 50ms;
 
 const char* type_of(int status) {
@@ -31,7 +31,7 @@ const char* type_of(int status) {
   }
 }
 
-// As OpenAI says it: a limit of time is a limit.
+// OpenAI's finish reasons; a time limit counts as "length".
 const char* reason(Finish finish) { return finish == Finish::kStop ? "stop" : "length"; }
 
 int64_t characters(const std::string& text) {
@@ -42,7 +42,7 @@ std::string piece_of(const ServedModel& served, int32_t token) {
   return served.tokenizer ? served.tokenizer->piece(token) : std::to_string(token);
 }
 
-// Whether it is put before prompts, and in no text.
+// Whether the token is put before prompts and is not part of any text.
 bool begins_prompts(const ServedModel& served, int32_t token) {
   if (!served.tokenizer) return false;
   const auto& special = served.tokenizer->special();
@@ -50,8 +50,8 @@ bool begins_prompts(const ServedModel& served, int32_t token) {
          std::find(special.prefix.begin(), special.prefix.end(), token) != special.prefix.end();
 }
 
-// A token in the list of a score: as the text has it, if it is the score's own. A mark, which the text has not, keeps
-// its name.
+// Returns the text of a token in a list of scores: as it appears in the answer, if it is the score's own token. Special
+// tokens, which do not appear in the answer, keep their names.
 std::string name_of(const ServedModel& served, const ScoredToken& score, int32_t token) {
   const bool own = token == score.token && score.text;
   const bool mark = own && (begins_prompts(served, token) || served.tokenizer->is_special(token));
@@ -161,7 +161,7 @@ void Reply::cancel() {
   }
 }
 
-// The seed of the i-th choice is the request's + i.
+// The seed of the i-th choice is the request's seed + i.
 void Reply::ask(Share& share) {
   Request request = call_.requests[share.request];
   const size_t before = share.first - first_of(share.request).first;
@@ -170,12 +170,12 @@ void Reply::ask(Share& share) {
   share.answer = engine_.ask(std::move(request));
 }
 
-// Of the same prompt.
+// Returns the first share of a prompt.
 const Reply::Share& Reply::first_of(size_t request) const {
   return *std::find_if(shares_.begin(), shares_.end(), [&](const Share& it) { return it.request == request; });
 }
 
-// Whether it has been asked for, now at the latest: behind those before it, when there is a place.
+// Whether the share has been requested. Requests it if the shares before it have ended and the engine has room.
 bool Reply::its_turn(size_t share) {
   Share& it = shares_[share];
   if (it.answer) return true;
@@ -193,7 +193,8 @@ bool Reply::its_turn(size_t share) {
 Json Reply::usage() const {
   int64_t prompt = 0, cached = 0, written = 0;
   for (const Share& share : shares_) {
-    if (&share == &first_of(share.request)) {  // the others have read the same
+    // The other shares have read the same prompt.
+    if (&share == &first_of(share.request)) {
       prompt += static_cast<int64_t>(share.answer->request().tokens.size());
       cached += share.answer->cached_tokens();
     }
@@ -214,7 +215,7 @@ Json Reply::frame(const char* object) const {
       {"id", call_.id}, {"object", object}, {"created", call_.created}, {"model", engine_.models()[call_.model].name}};
 }
 
-// Of /v1/completions: lists side by side.
+// For /v1/completions: parallel lists.
 Json Reply::scores_of(const std::vector<ScoredToken>& scores, int64_t& offset) const {
   const ServedModel& served = engine_.models()[call_.model];
   if (call_.chat) return {{"content", token_scores(served, scores)}, {"refusal", nullptr}};
@@ -238,7 +239,7 @@ Json Reply::scores_of(const std::vector<ScoredToken>& scores, int64_t& offset) c
           {"text_offset", std::move(offsets)}};
 }
 
-// A choice of a stream's event.
+// Returns a stream's event with one choice.
 Json Reply::event(size_t index, const Json& content) const {
   Json json = frame(call_.chat ? "chat.completion.chunk" : "text_completion");
   Json choice = {{"index", index}};
@@ -252,7 +253,7 @@ void Reply::send(const Json& event, const Write& write) {
   if (!gone_ && !write("data: " + dump(event) + "\n\n")) gone_ = true;
 }
 
-// How far the prompts have been read, where that has changed and is asked for: llama.cpp's event.
+// Sends the progress of reading the prompts, if it is requested and has changed, in llama.cpp's format.
 void Reply::send_progress(const Write& write) {
   if (!call_.progress || !call_.stream) return;
   int64_t total = 0, cached = 0, processed = 0;
@@ -272,7 +273,7 @@ void Reply::send_progress(const Write& write) {
   send(json, write);
 }
 
-// Before the first part of its answers.
+// Called before the first part of the share's answers.
 void Reply::begin(Share& share, const Write& write) {
   send_progress(write);
   share.begun = true;
@@ -342,7 +343,7 @@ Json Reply::whole() const {
   return json;
 }
 
-// What there is of it, waiting for the first so long.
+// Takes all available parts of a share; waits up to `longest` for the first one.
 void Reply::take_all(Share& share, std::chrono::milliseconds longest, const Write& write) {
   AnswerPart part;
   auto got = share.answer->next(part, longest);
@@ -352,7 +353,7 @@ void Reply::take_all(Share& share, std::chrono::milliseconds longest, const Writ
 
 bool Reply::write_all(const Write& write) {
   for (bool open = true; open && !gone_;) {
-    // Waits for one of them, and takes of the others what there is.
+    // Waits for one share, and takes the available parts of the others.
     open = false;
     bool asked = false;
     for (size_t i = 0; i < shares_.size(); ++i) {
@@ -391,8 +392,8 @@ Json model_entry(const ServedModel& served) {
           {"weight_bytes", model.weight_bytes()},
           {"memory", served.memory},
           {"context", config.context},
-          {"chat", style.empty() ? Json() : Json(style)},  // null: it goes on with texts
-          {"sampling", sampling_json(served.sampling)},    // where a request says nothing
+          {"chat", style.empty() ? Json() : Json(style)},  // null: the model continues texts
+          {"sampling", sampling_json(served.sampling)},    // defaults for requests
           {"layers", config.layers.size()},
           {"state_bytes", kept_bytes(model, kTokens)},  // after 4,096 tokens
           {"state_constant_bytes", constant},

@@ -15,7 +15,7 @@ constexpr unsigned kWriting = kCompletion | kChat, kCalls = kWriting | kResponse
 constexpr Field done(const char* name, unsigned places, const char* none = "[]") {
   return {.name = name, .places = places, .use = Use::kDone, .values = none, .strict = true};
 }
-// Beside OpenAI's and what was always known here.
+// Fields beyond OpenAI's API and this server's original ones.
 constexpr Field added(const char* name, unsigned places, const char* none = "[]") {
   return {.name = name, .places = places, .use = Use::kDone, .values = none};
 }
@@ -29,7 +29,7 @@ constexpr Field told(const char* name, unsigned places) {
 constexpr Field only(const char* name, unsigned places, const char* values = "[]", Place inner = kNoPlace) {
   return {.name = name, .places = places, .use = Use::kNeutral, .values = values, .inner = inner};
 }
-// Not done here: false, an empty list and an empty object ask for nothing.
+// Features that this server lacks: false, an empty list and an empty object ask for nothing.
 constexpr Field missing(const char* name, unsigned places, const char* unless = "", const char* values = "[]",
                         Place inner = kNoPlace) {
   return {.name = name,
@@ -43,7 +43,7 @@ constexpr Field missing(const char* name, unsigned places, const char* unless = 
 
 // clang-format off
 const Field kFields[] = {
-    // OpenAI's.
+    // Fields of OpenAI's API.
     done("model", kCalls | kTokenize | kDetokenize),
     done("prompt", kCompletion | kTokenize),
     done("messages", kChat),
@@ -105,7 +105,7 @@ const Field kFields[] = {
     only("access_programs", kResponse, "[{}]"),
     only("prompt_cache_options", kCalls, "[]", kCacheOptions),
 
-    // OpenAI's, of objects in them.
+    // Fields of OpenAI's nested objects.
     done("role", kWords), done("content", kWords), done("type", kItem | kPart), done("text", kPart),
     done("format", kText), told("verbosity", kText),
     done("include_usage", kStreamOptions), told("include_obfuscation", kStreamOptions),
@@ -118,7 +118,7 @@ const Field kFields[] = {
     any("mode", kCacheOptions), any("ttl", kCacheOptions), any("comparison_response_id", kCacheOptions),
     only("prewarm", kCacheOptions, "[false]"),
 
-    // What other servers' answers leave in messages, and what only says how they are kept.
+    // Fields that other servers' answers leave in messages, and caching hints.
     any("name", kItem), any("id", kMessage | kPart), any("cache_control", kWords | kPart),
     any("prompt_cache_breakpoint", kWords | kPart), any("reasoning_content", kWords), any("reasoning", kWords),
     any("reasoning_details", kWords), any("thinking", kWords), any("thinking_blocks", kWords),
@@ -126,7 +126,7 @@ const Field kFields[] = {
     only("images", kMessage, "[[]]"), only("prefix", kMessage, "[false]"), only("partial", kMessage, "[false]"),
     only("tool_call_id", kMessage, R"([""])"), only("refusal", kItem, R"([""])"),
 
-    // vLLM's, SGLang's, llama.cpp's, Ollama's, text-generation-inference's and transformers'.
+    // Fields of vLLM, SGLang, llama.cpp, Ollama, text-generation-inference and transformers.
     done("top_k", kCalls), done("min_p", kCalls), done("repetition_penalty", kCalls), done("ignore_eos", kWriting),
     done("return_progress", kWriting),
     done("add_special_tokens", kCompletion | kTokenize), done("add_special", kTokenize), done("content", kTokenize),
@@ -142,7 +142,7 @@ const Field kFields[] = {
     missing("guided_grammar", kCompletion), missing("grammar", kCompletion, "", R"([""])"),
     missing("use_beam_search", kCompletion),
     missing("chat_template", kChat, "", R"([""])"), missing("chat_template_kwargs", kChat, "", "[]", kTemplate),
-    // What is forbidden or forced.
+    // Constraints on the output.
     only("guided_json", kChat | kResponse), only("guided_regex", kChat | kResponse),
     only("guided_choice", kChat | kResponse), only("guided_grammar", kChat | kResponse),
     only("guided_whitespace_pattern", kCalls), any("guided_decoding_backend", kCalls),
@@ -154,7 +154,7 @@ const Field kFields[] = {
     only("bad_words_ids", kCalls, "[[]]"), only("banned_tokens", kCalls, "[[]]"), only("banned_strings", kCalls, "[[]]"),
     only("allowed_token_ids", kCalls, "[[]]"), only("logits_processors", kCalls, "[[]]"),
     only("custom_logit_processor", kCalls, R"([""])"), only("thinking_token_budget", kCalls),
-    // How the next token is chosen.
+    // Sampling.
     only("use_beam_search", kChat | kResponse, "[false]"), only("num_beams", kCalls, "[1]"),
     only("num_beam_groups", kCalls, "[1]"), only("diversity_penalty", kCalls, "[0]"), any("length_penalty", kCalls),
     any("early_stopping", kCalls), only("best_of", kChat, "[1]"), only("n", kResponse, "[1]"),
@@ -172,7 +172,7 @@ const Field kFields[] = {
     only("penalty_alpha", kCalls, "[0]"), only("guidance_scale", kCalls, "[1]"), only("cfg_scale", kCalls, "[1]"),
     only("negative_prompt", kCalls, R"([""])"), only("watermark", kCalls, "[false]"),
     only("lora", kCalls, "[[]]"), only("lora_path", kCalls, R"([""])"),
-    // What the prompt becomes.
+    // The prompt.
     only("echo", kChat | kResponse, "[false]"), only("add_special_tokens", kChat, "[false]"),
     only("add_generation_prompt", kChat, "[true]"), only("continue_final_message", kChat, "[false]"),
     only("documents", kChat, "[[]]"), only("template", kWriting, R"([""])"), only("system", kWriting, R"([""])"),
@@ -190,7 +190,7 @@ const Field kFields[] = {
     only("reasoning_effort", kTemplate, R"(["none"])"), any("include_reasoning", kCalls),
     any("reasoning_format", kCalls), any("reasoning_in_content", kCalls), any("separate_reasoning", kCalls),
     any("stream_reasoning", kCalls),
-    // What the answer tells.
+    // Contents of the answer.
     only("include_stop_str_in_output", kCalls, "[false]"), only("no_stop_trim", kCalls, "[false]"),
     only("skip_special_tokens", kCalls | kDetokenize, "[true]"), any("spaces_between_special_tokens", kCalls),
     only("detokenize", kCalls, "[true]"), only("prompt_logprobs", kCalls), only("logprob_token_ids", kCalls),
@@ -203,7 +203,7 @@ const Field kFields[] = {
     only("decoder_input_details", kCalls, "[false]"), any("usage", kCalls), any("parse_tool_calls", kCalls),
     only("continuous_usage_stats", kStreamOptions, "[false]"), only("with_pieces", kTokenize, "[false]"),
     only("return_token_strs", kTokenize, "[false]"), only("parse_special", kTokenize, "[true]"),
-    // How it is computed and kept.
+    // Scheduling and caching.
     any("cache_prompt", kCalls), any("id_slot", kCalls), any("slot_id", kCalls), any("priority", kCalls),
     any("request_id", kCalls), any("rid", kCalls), any("session_id", kCalls), any("keep_alive", kCalls),
     any("provider", kCalls), any("route", kCalls), any("use_cache", kCalls), any("n_keep", kCalls),
@@ -219,13 +219,13 @@ const Field kFields[] = {
 };
 // clang-format on
 
-// As `serve` has always had it.
+// The values that `serve` has always accepted as absent.
 bool asks_for_nothing(const Json& value) {
   const bool nothing = value.is_null() || (value.is_boolean() && !value.get<bool>());
   return nothing || (value.is_structured() && value.empty());
 }
 
-// The first of an object's fields that is not neutral; empty: all are.
+// Returns the object's first field that is not neutral; "" if all are.
 std::string first_loud(const Json& object, Place place) {
   for (const auto& [key, value] : object.items()) {
     const Field* field = find_field(key, place);

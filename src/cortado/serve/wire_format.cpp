@@ -5,7 +5,7 @@ namespace cortado {
 
 namespace {
 
-// What a schema is called changes nothing here; OpenAI's servers refuse other names.
+// The name of a schema has no effect here, but OpenAI's servers refuse other names.
 void check_name(Body& body) {
   const std::string name = body.required_text("name");
   const bool good =

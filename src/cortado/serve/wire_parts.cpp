@@ -12,7 +12,7 @@ namespace cortado {
 
 namespace {
 
-// Of a model that was not taught to chat: it does not know where an answer ends, and would write as long as it may.
+// Default length for models without a chat template: they do not know where an answer ends.
 constexpr int64_t kUntaughtAnswer = 200;
 constexpr size_t kMostStops = 16, kLongestStop = 1000;
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -22,7 +22,7 @@ int64_t random_seed() {
   return static_cast<int64_t>(random()) << 20 ^ static_cast<int64_t>(random());
 }
 
-// {"123": -5} as OpenAI has it.
+// {"123": -5}, as in OpenAI's API.
 std::vector<std::pair<int32_t, double>> read_bias(Body& body, int64_t vocabulary) {
   const Json& bias = body.any("logit_bias");
   std::vector<std::pair<int32_t, double>> all;
@@ -44,7 +44,7 @@ std::vector<std::pair<int32_t, double>> read_bias(Body& body, int64_t vocabulary
   return all;
 }
 
-// What OpenAI does not have.
+// Fields that OpenAI's API does not have.
 void read_others(Body& body, SamplingOptions& sampling) {
   if (!body.boolean("do_sample", true)) sampling.temperature = 0;
   const auto window = body.integer("repeat_last_n", -1, kNoLimit);
@@ -57,7 +57,7 @@ SamplingOptions read_sampling(Body& body, const ServedModel& it) {
   SamplingOptions sampling = it.sampling;
   sampling.temperature = body.number("temperature", 0, 100).value_or(sampling.temperature);
   sampling.top_p = body.number("top_p", 0, 1).value_or(sampling.top_p);
-  if (sampling.top_p == 0) sampling.top_k = 1;  // of OpenAI's range: the likeliest alone
+  if (sampling.top_p == 0) sampling.top_k = 1;  // allowed by OpenAI: only the likeliest token
   sampling.top_p = sampling.top_p == 0 ? 1 : sampling.top_p;
   if (const auto top_k = body.integer("top_k", -1, kNoLimit)) sampling.top_k = std::max<int64_t>(*top_k, 0);
   sampling.min_p = body.number("min_p", 0, 1).value_or(sampling.min_p);
@@ -66,7 +66,7 @@ SamplingOptions read_sampling(Body& body, const ServedModel& it) {
   sampling.repetition_penalty = body.number("repetition_penalty", 0.01, 100).value_or(sampling.repetition_penalty);
   if (!body.strict()) read_others(body, sampling);
   sampling.bias = read_bias(body, vocabulary_of(it));
-  // All 64 bits, of which what is left has room for the numbers of many answers.
+  // Large seeds are halved, so that adding the numbers of many answers cannot overflow.
   const auto seed = body.integer("seed", std::numeric_limits<int64_t>::min(), kNoLimit);
   sampling.seed = seed ? (*seed > kNoLimit / 2 || *seed < -kNoLimit / 2 ? *seed / 2 : *seed) : random_seed();
   return sampling;
@@ -84,7 +84,7 @@ std::vector<std::string> read_stops(Body& body) {
       body.fail("stop", concat("must be texts of at most ", kLongestStop, " bytes"));
     }
   }
-  // Every one is looked for in every token, beside all other answers.
+  // Every stop text is searched for at every token, while all other answers wait.
   if (stops.size() > kMostStops)
     body.fail("stop", concat("must be at most ", kMostStops, " texts, not ", stops.size()));
   return stops;
@@ -101,8 +101,8 @@ int64_t most_prompt_tokens(const Engine& engine, size_t model, const WireLimits&
 }
 
 void check_text(const Tokenizer& tokenizer, std::string_view text, int64_t most_tokens, const std::string& param) {
-  // A text of so many bytes is of fewer tokens only where it is spaces, say: then all of it is looked at. Where it is
-  // cut its last words may become some tokens more.
+  // Few texts have more than this many bytes per token (such as long runs of spaces); only these are tokenised as a
+  // whole. Cutting a text may split its last word into a few more tokens.
   constexpr int64_t kBytesOfToken = 8, kAtCut = 64;
   auto part = static_cast<size_t>(kBytesOfToken * (std::min(most_tokens, int64_t{1} << 40) + kAtCut));
   if (text.size() <= part) return;

@@ -13,11 +13,11 @@ constexpr int64_t kMostLikeliest = 20, kMostChoices = 128;
 
 const ServedModel& served(const Engine& engine, size_t model) { return engine.models()[model]; }
 
-// What every kind of call says.
+// Reads the fields that all calls share.
 Request read_common(Body& body, const Json& json, const Engine& engine, const WireLimits& limits) {
   Request request;
   request.sampling = read_sampling(body, engine.models()[find_model(json, engine)]);
-  // More than are written at once are written one turn after the other.
+  // If there are more than are generated at once, they are generated group by group.
   request.choices = body.integer("n", 1, limits.strict ? engine.options().rows : kMostChoices).value_or(1);
   request.stops = read_stops(body);
   request.ignore_end = body.boolean("ignore_eos", false);
@@ -37,7 +37,7 @@ void read_stream(Body& body, Call& call) {
   body.note(inner);
 }
 
-// A list of token numbers.
+// Reads a list of token numbers.
 std::vector<int32_t> read_tokens(const Json& list, Body& body, const std::string& key, int64_t vocabulary) {
   std::vector<int32_t> tokens;
   for (const Json& item : list) {
@@ -48,7 +48,7 @@ std::vector<int32_t> read_tokens(const Json& list, Body& body, const std::string
   return tokens;
 }
 
-// A text, a list of texts, of numbers or of lists of numbers.
+// Reads a text, a list of texts, a list of numbers, or a list of lists of numbers.
 std::vector<std::vector<int32_t>> read_prompts(Body& body, const Engine& engine, size_t model, bool begin,
                                                const WireLimits& limits) {
   const Json& prompt = body.any("prompt");
@@ -100,7 +100,8 @@ std::vector<ChatMessage> read_messages(Body& body) {
   return with_one_system(messages);
 }
 
-// Where other conversations may part from this one: behind its first message and behind each of its last ones.
+// Returns the depths where other conversations may diverge from this one: after its first message and after each of the
+// last ones.
 std::vector<int64_t> marks_of(const Chat& chat, const std::vector<ChatMessage>& messages,
                               const std::vector<int32_t>& tokens) {
   std::vector<int64_t> marks;
@@ -152,7 +153,7 @@ Call read_completion(const Json& json, const Engine& engine, const WireLimits& l
   const auto best_of = body.integer("best_of", 1, 1000);
   if (best_of && *best_of != request.choices) body.fail("best_of", "can only be what \"n\" is");
   request.grammar = read_format(body, "response_format", true, engine, call.model);
-  // Scores are of the text as it is, without the mark that a text begins with: so lm-eval counts its tokens.
+  // Scores are computed without a begin token, as lm-eval counts tokens.
   const bool begin = body.boolean("add_special_tokens", !request.score_prompt);
   const ServedModel& it = served(engine, call.model);
   for (auto& tokens : read_prompts(body, engine, call.model, begin, limits)) {
@@ -205,7 +206,7 @@ Json tokenize(const Json& json, const Engine& engine, const WireLimits& limits) 
   Body body(json, kTokenize, limits.strict);
   const ServedModel& it = served(engine, find_model(json, engine, 0));
   body.ignore({"model"});
-  const std::string key = body.has("content") ? "content" : "prompt";  // as llama.cpp has it, as vLLM has it
+  const std::string key = body.has("content") ? "content" : "prompt";  // llama.cpp's name, vLLM's name
   const std::string text = body.required_text(key);
   const bool begin = body.boolean("add_special_tokens", key == "prompt") || body.boolean("add_special", false);
   body.finish();
@@ -230,7 +231,7 @@ Json tokenizer_info(const std::string& model, const Engine& engine) {
   const Tokenizer& tokenizer = tokenizer_of(it);
   const SpecialTokens& special = tokenizer.special();
   const auto mark = [&](int32_t token) { return token < 0 ? Json() : Json(tokenizer.decode({token})); };
-  // What ends a text where the tokenizer has no mark for it.
+  // If the tokenizer has no end token, use the first stop token.
   const int32_t end = special.end >= 0 ? special.end : special.stops.empty() ? -1 : special.stops.front();
   return {{"model", it.name},
           {"tokenizer", tokenizer.kind()},

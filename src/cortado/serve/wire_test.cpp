@@ -17,7 +17,7 @@ using testing::reply_to;
 
 Json parsed(const std::string& text) { return parse_json(text, "test"); }
 
-// The field that is complained of, and the status: "400 temperature".
+// Returns the status and the field of a refusal: "400 temperature".
 std::string refused(const Engine& engine, const std::string& body, bool chat, const WireLimits& limits = {}) {
   return testing::refusal_of([&] {
     const Json json = parsed(body);
@@ -65,7 +65,7 @@ std::string joined(const Json& content) {
   return text;
 }
 
-// With every first letter biased so that an answer begins with spaces, goes on with letters and comes to its stop.
+// Letters are biased so that an answer begins with spaces, goes on with letters and reaches its stop.
 TEST(Wire, TheTextIsThatOfItsTokens) {
   const auto model = testing::wide_model(R"({"mixer": "latte"})");
   Engine spaced({{.name = "it", .model = model, .tokenizer = std::make_shared<testing::Spaced>()}}, {});
@@ -85,16 +85,16 @@ TEST(Wire, TheTextIsThatOfItsTokens) {
         const Json& choice = event.at("choices")[0];
         streamed += choice.at("delta").value("content", "");
         if (!choice.at("logprobs").is_null()) scored += joined(choice.at("logprobs").at("content"));
-        EXPECT_TRUE(streamed.starts_with(scored)) << stop;  // never ahead of what has been shown
+        EXPECT_TRUE(streamed.starts_with(scored)) << stop;  // scores are never ahead of the text
       }
       EXPECT_EQ(streamed, text);
       EXPECT_EQ(scored, text);
     }
-    EXPECT_EQ(spaces, 3u);  // they are the model's
+    EXPECT_EQ(spaces, 3u);  // the spaces are the model's own
   }
 }
 
-// What ends an answer is none of its words.
+// The token that ends an answer is not part of its text.
 TEST(Wire, MarksAreNotScored) {
   const auto engine = chatty_engine();
   const Json reply = reply_to(
@@ -122,7 +122,7 @@ TEST(Wire, AnEchoHasNoMark) {
   }
 }
 
-// Constant bytes and those of every token, in the type that caches have.
+// Constant bytes and bytes per token, in the type of the caches.
 TEST(Wire, BytesAreThoseOfTheState) {
   const Json json = parsed(R"({"vocabulary": 256, "dim": 64, "heads": 4, "positions": "rotary", "layers": [
       {"mixer": {"mixer": "latte"}}, {"mixer": {"mixer": "softmax"}}, {"mixer": {"mixer": "sliding_window", "window": 10}}],
@@ -135,7 +135,7 @@ TEST(Wire, BytesAreThoseOfTheState) {
     const Json entry = model_entry(engine.models()[0]);
     const int64_t per_token = entry.at("state_bytes_per_token"), constant = entry.at("state_constant_bytes");
     EXPECT_EQ(entry.at("kv_type"), type == at::kHalf ? "float16" : "float32");
-    EXPECT_EQ(per_token, 2 * 64 * static_cast<int64_t>(c10::elementSize(type)));  // a layer's
+    EXPECT_EQ(per_token, 2 * 64 * static_cast<int64_t>(c10::elementSize(type)));  // one layer
     EXPECT_EQ(entry.at("kv_cache_bytes_per_token"), 3 * per_token);
     EXPECT_EQ(entry.at("kv_cache_bytes"), 3 * 4096 * per_token);
     EXPECT_EQ(entry.at("state_bytes"), constant + 4096 * per_token);
@@ -196,7 +196,7 @@ TEST(Wire, RefusesWhatIsWrongByItsName) {
 
 const std::string kUser = R"("messages": [{"role": "user", "content": "a"}])";
 
-// What other servers know and does nothing there either, and what is out of range with a clear meaning.
+// Fields of other servers without effect here, and values out of range with a clear meaning, are accepted.
 TEST(Wire, WhatChangesNothingIsTaken) {
   const auto engine = chatty_engine();
   const std::vector<std::string> quiet = {R"("stop": "")",
@@ -267,7 +267,7 @@ TEST(Wire, OtherNamesMeanTheSame) {
             9);
 }
 
-// Every row of the table is what it says it is: its values are taken, another is not.
+// Checks every row of the table: its values are accepted, other values are not.
 TEST(Wire, TheTableOfFieldsHolds) {
   const auto engine = chatty_engine();
   for (const Field& field : all_fields()) {
@@ -323,7 +323,7 @@ TEST(Wire, MessagesOfOtherServersAreRead) {
       "<|im_start|>system\nOne.\n\nTwo.<|im_end|>\n" + asked + answer);
 }
 
-// Of more than are written at once each has its own seed, as if all were.
+// If there are more choices than are generated at once, each has the seed that it would have otherwise.
 TEST(Wire, ManyChoicesAreWrittenInTurns) {
   const auto all = chatty_engine({.rows = 8}), few = chatty_engine({.rows = 3, .waiting = 0});
   const std::string body =
@@ -359,7 +359,7 @@ TEST(Wire, CompletionsOfSeveralPromptsAndChoicesStandInOrder) {
   EXPECT_EQ(reply.at("usage").at("completion_tokens"), 32);
 }
 
-// What lm-eval adds up: one entry a token of the prompt, and one more.
+// lm-eval adds up these scores: one entry per token of the prompt, and one more.
 TEST(Wire, EchoedPromptsHaveTheScoresOfTheirTokens) {
   const auto engine = chatty_engine();
   const Json reply = reply_to(
@@ -379,7 +379,7 @@ TEST(Wire, EchoedPromptsHaveTheScoresOfTheirTokens) {
     EXPECT_LE(scores.at("token_logprobs")[i].get<double>(), best);
     EXPECT_EQ(scores.at("text_offset")[i], i);
   }
-  // The last was chosen as the likeliest: the same number, to the last digit.
+  // The last token was chosen as the likeliest, so both numbers are equal to the last digit.
   EXPECT_EQ(scores.at("token_logprobs")[5], scores.at("top_logprobs")[5].begin().value());
 }
 
@@ -466,7 +466,7 @@ TEST(Wire, TextsAndTokensBothWays) {
   EXPECT_EQ(models_list(*engine).at("data")[0].at("id"), "it");
 }
 
-// Of several models the first is meant where none is named; a tokenizer without an end says so.
+// Without a model's name the first model is used. A tokenizer without an end token reports null.
 TEST(Wire, TokensWithoutAModelAreTheFirsts) {
   const auto one = chatty_engine()->models()[0];
   const ServedModel plain{.name = "plain", .model = one.model, .tokenizer = make_tokenizer("byte", {})};

@@ -77,7 +77,8 @@ void Writer::add_score(int32_t token) {
   waiting_.push_back({.score = std::move(score)});
 }
 
-// Of the tokens whose text has been shown: what is held back, for it may be the beginning of a stop, has no scores yet.
+// Sends scores of tokens whose text has been sent. Text that is held back as a possible beginning of a stop string has
+// no scores yet.
 void Writer::tell_scores(AnswerPart& part) {
   while (!waiting_.empty() && (!decoder_ || (waiting_.front().end > 0 && waiting_.front().end <= shown_))) {
     part.scores.push_back(std::move(waiting_.front().score));
@@ -85,7 +86,7 @@ void Writer::tell_scores(AnswerPart& part) {
   }
 }
 
-// `stopped`: by a text, of which nothing is told.
+// `stopped`: a stop string ended the answer; its own tokens get no scores.
 void Writer::tell_last_scores(AnswerPart& part, bool stopped) {
   tell_scores(part);
   for (Waiting& waiting : waiting_) {
@@ -96,7 +97,7 @@ void Writer::tell_last_scores(AnswerPart& part, bool stopped) {
   waiting_.clear();
 }
 
-// The logits themselves are others', too: the prompt's, and the scores'.
+// Copies the logits before changing them, because the prompt and the scores use them, too.
 int32_t Writer::sample() {
   const std::span<const int32_t> read = sequence_;
   at::Tensor scores = logits_.narrow(0, 0, vocabulary_);
@@ -111,7 +112,7 @@ int32_t Writer::sample() {
   }
 }
 
-// Chooses a token; how the answer ends with it, if it does.
+// Chooses a token. Returns how the answer ends with it, if it does.
 std::optional<Finish> Writer::choose(AnswerPart& part) {
   const Request& request = answer_->request();
   if (request.most_tokens == 0) return Finish::kLength;
@@ -154,7 +155,7 @@ std::optional<int32_t> Writer::write() {
 
 std::vector<int32_t> Writer::read_tokens() const {
   auto tokens = sequence_;
-  // An answer that was cut ends between two tokens, the last of which has been read.
+  // An answer that was cancelled or timed out ends between two tokens; its last token has been read.
   if (tokens.size() > prompt_ && !cut_) tokens.pop_back();
   return tokens;
 }

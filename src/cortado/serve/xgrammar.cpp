@@ -1,4 +1,4 @@
-// The only file that knows XGrammar.
+// The only file that depends on XGrammar.
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
@@ -16,13 +16,14 @@ namespace cortado {
 
 namespace {
 
-constexpr size_t kLargestGrammar = 1 << 18;  // bytes of the grammar that a schema becomes
+// Bytes of the grammar that a schema becomes.
+constexpr size_t kLargestGrammar = 1 << 18;
 
-// A schema of a hundred bytes can take minutes, and nothing could stop it: the time that it takes with one of so many
-// tokens tells how long it would be.
+// A schema of a hundred bytes can take minutes to compile, and compilation can't be interrupted. So the time for a
+// vocabulary of a fraction of the tokens is measured first and extrapolated.
 constexpr size_t kSampled = 64;
 constexpr double kLongestCompilation = 20;  // seconds
-constexpr double kLongestMask = 1;          // seconds of the engine's thread, in which all others wait
+constexpr double kLongestMask = 1;          // seconds per mask, in the engine's thread while all answers wait
 
 double thread_seconds() {
   timespec now{};
@@ -30,7 +31,7 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// What the library warned of since it was cleared: what of a schema it does not hold to.
+// The library's warnings since the last reset: they name parts of a schema that it does not enforce.
 thread_local std::string warning;
 
 std::string one_line(std::string text) {
@@ -41,7 +42,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-// What the tokens stand for; empty: it may never come. Of `each` tokens only one.
+// Returns the tokens' texts; "" for tokens that must never come. Keeps only one of `each` tokens.
 std::vector<std::string> texts_of(const Tokenizer& tokenizer, size_t each) {
   std::vector<std::string> texts;
   for (int32_t token = 0; token < tokenizer.vocabulary(); ++token) {
@@ -53,7 +54,7 @@ std::vector<std::string> texts_of(const Tokenizer& tokenizer, size_t each) {
 
 class XGrammarState : public GrammarState {
  public:
-  // `schema`: what must not repeat itself; null: all may.
+  // `schema`: null if nothing needs NoRepeats.
   XGrammarState(const xgrammar::CompiledGrammar& grammar, bool stops, const std::shared_ptr<const Json>& schema = {})
       : matcher_(grammar, std::nullopt, !stops),
         tokenizer_(grammar.GetTokenizerInfo()),
@@ -102,7 +103,7 @@ class XGrammarState : public GrammarState {
  private:
   bool is_stop(int32_t token) const { return std::find(stops_.begin(), stops_.end(), token) != stops_.end(); }
 
-  // Those with which something would come again.
+  // Excludes tokens that would complete a repetition.
   void leave_out_repeats() {
     if (!repeats_ || !repeats_->matters()) return;
     const auto& texts = tokenizer_.GetDecodedVocab();
@@ -135,8 +136,8 @@ class XGrammarState : public GrammarState {
   xgrammar::TokenizerInfo tokenizer_;
   int vocabulary_;
   std::vector<int> stops_;
-  std::vector<int32_t> mask_;  // a bit a token
-  bool known_ = false;         // mask_ is of the token that comes next
+  std::vector<int32_t> mask_;  // one bit per token
+  bool known_ = false;         // whether mask_ is up to date for the next token
   std::optional<NoRepeats> repeats_;
 };
 
@@ -152,7 +153,7 @@ class XGrammarGrammar : public Grammar {
 
  private:
   xgrammar::CompiledGrammar grammar_;
-  std::shared_ptr<const Json> distinct_;  // the schema, where something of it must not repeat itself
+  std::shared_ptr<const Json> distinct_;  // the schema, if it needs NoRepeats
 };
 
 void replace_all(std::string& text, const std::string& what, const std::string& with) {
@@ -161,8 +162,8 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
   }
 }
 
-// The library's grammar with what it does not hold to: numbers of a length that programs read, texts of characters alone,
-// keys that are not those of properties written in another way, and our own rules.
+// The library's grammar, changed where it allows too much: numbers of a readable length, strings of valid characters,
+// no escaped spellings of property names, and our own rules.
 std::string rules_of(const HeldSchema& schema, bool closed) {
   const auto grammar = xgrammar::Grammar::FromJSONSchema(schema.schema.dump(), /*any_whitespace=*/false, std::nullopt,
                                                          std::nullopt, closed);
@@ -234,7 +235,7 @@ bool Grammars::available() { return true; }
 
 }  // namespace cortado
 
-// What the library asks for where it is compiled with XGRAMMAR_LOG_CUSTOMIZE.
+// Functions that the library calls if compiled with XGRAMMAR_LOG_CUSTOMIZE.
 namespace xgrammar {
 
 [[noreturn]] void LogFatalImpl(const std::string& file, int line, const std::string& message);

@@ -22,10 +22,10 @@ std::string host_name() {
   return name;
 }
 
-// Of a claim that is there: is whoever made it gone?
+// Whether the owner of an existing claim is gone.
 bool is_abandoned(const std::string& path) {
   struct stat info{};
-  if (::stat(path.c_str(), &info) != 0) return false;  // given back meanwhile: the next attempt will tell
+  if (::stat(path.c_str(), &info) != 0) return false;  // released in the meantime; the next attempt will see that
   if (std::time(nullptr) - info.st_mtime > kClaimSeconds) return true;
   const Json owner = Json::parse(read_file(path), nullptr, false);
   if (!owner.is_object() || owner.value("host", "") != host_name()) return false;

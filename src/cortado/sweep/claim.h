@@ -1,4 +1,4 @@
-// Which process works on what, in a folder that several share, on one machine or on many.
+// Claims on work in a folder that several processes share, on one machine or on several.
 #pragma once
 
 #include <memory>
@@ -6,20 +6,21 @@
 
 namespace cortado {
 
-// A file that exists while its owner works: made whole and given its name in one step that fails where the name is
-// taken. An owner that has died is told by its process being gone, or on another machine by its file not having been
-// touched for kClaimSeconds; whoever moves such a file away, which only one can, may claim anew.
+// A claim is a file that exists while its owner works. It is created atomically, and creation fails if the name is
+// taken. An owner counts as dead if its process no longer exists or, on another machine, if its file has not been
+// touched for kClaimSeconds. A process that moves a dead owner's file away, which only one process can do, may claim
+// anew.
 inline constexpr int64_t kClaimSeconds = 120;
 
 class Claim {
  public:
-  // None: somebody else has it. Failure: the folder can't be written.
+  // Returns null if somebody else has the claim. Throws Failure if the folder can't be written.
   static std::unique_ptr<Claim> take(const std::string& path);
-  ~Claim();  // gives it back
+  ~Claim();  // releases the claim
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
 
-  void touch() const;  // to be called more often than every kClaimSeconds
+  void touch() const;  // call this more often than every kClaimSeconds
 
  private:
   explicit Claim(std::string path) : path_(std::move(path)) {}

@@ -16,16 +16,16 @@ namespace cortado {
 namespace {
 
 constexpr size_t kTrialSteps = 4;
-constexpr double kTrialSeconds = 3;        // after which no further step is made
-constexpr int64_t kTrialTokens = 4096;     // of a trial's batch, or one example
-constexpr double kForwardShare = 1.0 / 3;  // of a step: its backward pass is two of them
+constexpr double kTrialSeconds = 3;        // seconds after which a trial makes no further step
+constexpr int64_t kTrialTokens = 4096;     // tokens per trial batch; at least one example
+constexpr double kForwardShare = 1.0 / 3;  // of a training step's time: backward takes twice as long as forward
 
-// How much a run learns: `steps` of `accumulate` batches each.
+// How much a run trains: `steps` of `accumulate` batches each.
 struct Work {
   TrainingOptions options;
   int64_t steps = 0;
-  int64_t example_tokens = 1;  // at most
-  int64_t validated = 0;       // batches of one validation
+  int64_t example_tokens = 1;  // largest number of tokens per example
+  int64_t validated = 0;       // batches per validation
 };
 
 int64_t batches_of(int64_t examples, int64_t batch) { return (examples + batch - 1) / batch; }
@@ -55,7 +55,8 @@ Work work_of(const Json& config) {
   return work;
 }
 
-// With fewer examples in a batch; a vocabulary of N pieces without learning them.
+// Returns the config with smaller batches, and with a vocabulary of the stated size instead of one learned from the
+// text.
 Json trial_config(Json config, int64_t batch) {
   for (const char* setting : {"training.evaluate_batches=1", "training.accumulate=1", "training.target=0"}) {
     apply_setting(config, setting);
@@ -79,7 +80,7 @@ Estimate estimate(const SweepRun& run, const SweepTraining& training) {
   request.progress = false;
   request.keep = false;
   const Stopwatch watch;
-  std::vector<double> ends;  // of the steps; the first also has what comes before it
+  std::vector<double> ends;  // when each step ended; the first also includes the setup
   request.stop = [&] {
     ends.push_back(watch.seconds());
     return ends.size() == kTrialSteps || ends.back() > kTrialSeconds || (training.stop && training.stop());
@@ -87,7 +88,7 @@ Estimate estimate(const SweepRun& run, const SweepTraining& training) {
   const TrainResult found = train_run(request);
   if (found.state.step == 0) return {};
   const double step = ends.size() > 1 ? (ends.back() - ends.front()) / double(ends.size() - 1) : found.state.seconds;
-  // One of the run's own batches.
+  // The numbers of one full batch of the run.
   const double share = double(work.options.batch) / double(batch);
   const double tokens = share * double(found.state.tokens) / double(found.state.step);
   const double learned = double(work.steps * work.options.accumulate);
@@ -96,7 +97,7 @@ Estimate estimate(const SweepRun& run, const SweepTraining& training) {
   return {std::llround(tokens * learned), step * share * (learned + kForwardShare * validated), ""};
 }
 
-// The same for runs that take as long.
+// Returns a key that is equal for runs that take equally long.
 std::string cost_of(Json config) {
   for (const char* key : {"seed", "learning_rate", "minimum_rate", "warmup", "schedule", "beta1", "beta2", "epsilon",
                           "weight_decay", "decay_steps", "target"}) {
@@ -106,7 +107,7 @@ std::string cost_of(Json config) {
   return config.dump();
 }
 
-// The training of "train CONFIG --set ... --data ...".
+// Returns the training that a command "train CONFIG --set ... --data ..." describes.
 std::optional<std::pair<SweepRun, SweepTraining>> training_of(const SweepRun& command, SweepTraining training) {
   const auto& words = command.words;
   if (words.size() < 2 || words[0] != "train" || words[1].starts_with("-")) return {};
@@ -148,7 +149,7 @@ std::vector<Estimate> estimate_commands(const std::vector<SweepRun>& commands, c
       known.seconds = 3600 * command.config["hours"].get<double>();
     } else if (const auto train = training_of(command, training)) {
       const auto found = estimate_runs({train->first}, train->second);
-      if (found.empty()) break;  // told to stop
+      if (found.empty()) break;  // asked to stop
       known = found[0];
     } else {
       known.problem = "the file doesn't say how long it takes";

@@ -1,4 +1,4 @@
-// What runs will cost, before they are made.
+// Estimates the cost of runs before they are made.
 #pragma once
 
 #include <string>
@@ -9,20 +9,20 @@
 namespace cortado {
 
 struct Estimate {
-  int64_t tokens = 0;   // that the run will read, as often as it reads them
-  double seconds = 0;   // here, its validations included
-  std::string problem;  // why it can't be said; "": it was measured
+  int64_t tokens = 0;   // that the run will read, repetitions included
+  double seconds = 0;   // on this machine, validations included
+  std::string problem;  // why there is no estimate; "": it was measured
 };
 
-// In the order of the runs; shorter where training.stop() says so. A few steps of each are made, with few examples in a
-// batch, and one of those that differ in nothing that costs time (rates, seeds) stands for all. A vocabulary that would
-// be learned from the text is taken to be as large as it says. Of a text's validations only those count whose number of
-// batches the config says; a run that ends at its "target" costs less.
+// Returns one estimate per run, in their order; fewer if training.stop() asks to stop. Each is measured with a few
+// steps of small batches, once for all runs that differ only in settings without influence on time (rates, seeds). A
+// vocabulary to be learned from the text is taken to have the size that the config names. For texts, validations only
+// count if the config limits their number of batches. A run that ends at its "target" may cost less.
 std::vector<Estimate> estimate_runs(const std::vector<SweepRun>& runs, const SweepTraining& training,
                                     const std::function<void(int64_t done)>& progress = {});
 
-// A sequence of commands: what those cost that train. Of the others nothing is known but the "hours" that the file says:
-// no tokens, and a "problem" where it says none.
+// Estimates a sequence of commands. Commands that train are measured. Others have the "hours" stated in the file, no
+// tokens, and a "problem" if the file states no hours.
 std::vector<Estimate> estimate_commands(const std::vector<SweepRun>& commands, const SweepTraining& training);
 
 }  // namespace cortado

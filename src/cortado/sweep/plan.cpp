@@ -19,12 +19,12 @@ namespace {
 
 constexpr size_t kMostRuns = 100000;
 
-// `assignments`: {"a.b": value}.
+// Applies settings {"a.b": value}.
 void apply_all(Json& config, const Json& assignments) {
   for (const auto& [key, value] : assignments.items()) apply_setting(config, key + "=" + value.dump());
 }
 
-// What a file says of the runs, and what of that a scale changes.
+// The runs that a file describes, and what a scale can change about them.
 struct Space {
   Json set = Json::object(), vary = Json::object(), runs = Json::array({Json::object()}), seeds = Json::array({1U});
 
@@ -50,8 +50,8 @@ struct Space {
   }
 };
 
-// Every combination of the lists' values, the last key's changing fastest, each joined to each of `runs`. What one of
-// `runs` says itself does not vary in it.
+// Returns every combination of the lists' values (the last key varies fastest) joined to each of `runs`. A key that a
+// run sets itself does not vary in it.
 std::vector<Json> combinations(const Space& space) {
   std::vector<Json> all(space.runs.begin(), space.runs.end());
   for (const auto& [key, values] : space.vary.items()) {
@@ -68,7 +68,7 @@ std::vector<Json> combinations(const Space& space) {
   return all;
 }
 
-// "gla-64-0.001-s1-5f3a": values as far as they are legible, and a checksum that tells any two apart.
+// Returns "gla-64-0.001-s1-5f3a": readable values, and a checksum that distinguishes all runs.
 std::string id_of(const Json& settings, const std::vector<std::string>& shown, int64_t seed) {
   std::string words;
   for (const auto& [key, value] : settings.items()) {
@@ -78,7 +78,7 @@ std::string id_of(const Json& settings, const std::vector<std::string>& shown, i
     words += word.substr(0, 24) + "-";
   }
   Checksum checksum;
-  checksum.add(nlohmann::json::parse(settings.dump()).dump());  // in any order
+  checksum.add(nlohmann::json::parse(settings.dump()).dump());  // sorted keys, so the order does not matter
   return concat(words.substr(0, 100), "s", seed, "-", checksum.hex().substr(0, 6));
 }
 
@@ -115,8 +115,8 @@ int64_t tokens_of(const Json& config) {
   return config.contains("training") ? config["training"].value("context", int64_t{256}) : 256;
 }
 
-// `sizes`: {"mixer.window": [8, 16, 32]}, one setting and what it may be. That of them with which the config comes
-// nearest to the target in ratio. InputError: not one setting with a list of values, or a config that can't be.
+// Returns the value of `sizes` ({"mixer.window": [8, 16, 32]}: one setting and its values) with which the config comes
+// nearest to the target in ratio. Throws InputError unless `sizes` is one setting with a list of values that are valid.
 Json matched_size(Match match, const Json& config, const Json& sizes, int64_t target, const std::string& place) {
   const bool one =
       sizes.is_object() && sizes.size() == 1 && sizes.begin().value().is_array() && !sizes.begin().value().empty();
@@ -136,7 +136,7 @@ Json matched_size(Match match, const Json& config, const Json& sizes, int64_t ta
   return best;
 }
 
-// Every combination with the size that the sweep's "match" picks for it, for every target.
+// Returns every combination for every target, each with the size that "match" picks.
 std::vector<Json> matched(const SweepPlan& plan, const Space& space, const std::string& path) {
   std::vector<Json> all = combinations(space);
   if (plan.match.empty()) return all;
@@ -173,7 +173,7 @@ void make_runs(SweepPlan& plan, const Space& space, const std::string& path) {
       SweepRun run{id_of(settings, plan.shown, seed.get<int64_t>()), settings, seed.get<int64_t>(), plan.base};
       fail_input_if(!seen.insert(run.id).second, "[", path, "] the run ", run.id, " is there twice");
       Json changes = settings;
-      if (!plan.match.empty()) changes.erase("target");  // the table's, not the config's
+      if (!plan.match.empty()) changes.erase("target");  // a column of the table, no setting of the config
       apply_all(run.config, changes);
       apply_setting(run.config, concat("training.seed=", run.seed));
       plan.runs.push_back(std::move(run));
@@ -191,7 +191,7 @@ void read_title(SweepPlan& plan, JsonReader& reader, const std::string& path, co
   if (plan.published.is_null()) plan.published = Json::array();
 }
 
-// Finishes the file, then what it says of the scale.
+// Finishes reading the file, then reads the changes that it lists for the scale.
 void read_scale(JsonReader& reader, const std::string& path, const std::string& scale,
                 const std::function<void(JsonReader&)>& read) {
   const Json scales = reader.object("scales");
@@ -206,7 +206,7 @@ void read_scale(JsonReader& reader, const std::string& path, const std::string& 
   changes.finish();
 }
 
-// What a file of commands says, and what of that a scale changes.
+// The commands that a file describes, and what a scale can change about them.
 struct Script {
   Json variables = Json::object(), commands = Json::array();
 
@@ -227,7 +227,8 @@ void set_variable(Json& variables, const std::string& assignment, const std::str
   variables[key] = assignment.substr(sign + 1);
 }
 
-// The word with {NAME} replaced; {out} and other commands' names stay, for the folder is not known yet.
+// Replaces {NAME} in the word by the variable's value. {out} and names of other commands stay, because the folder is
+// not known yet.
 std::string filled(const std::string& word, const Json& variables, const std::vector<std::string>& names,
                    const std::string& path) {
   std::string text;
@@ -264,7 +265,7 @@ SweepPlan read_commands(const Json& file, const std::string& path, const std::st
   read_scale(reader, path, scale, [&](JsonReader& changes) { script.read(changes); });
   for (const std::string& setting : settings) set_variable(script.variables, setting, path);
   plan.base = {{"variables", script.variables}, {"commands", script.commands}};
-  for (Json& command : plan.base["commands"]) {  // what is known of their time makes no other sweep of it
+  for (Json& command : plan.base["commands"]) {  // known durations do not make it a different sweep
     if (command.is_object()) command.erase("hours");
   }
   script.variables["here"] = std::filesystem::absolute(path).parent_path().string();
@@ -300,7 +301,7 @@ Json base_config(JsonReader& reader, const std::string& path) {
 int64_t measured_size(Match match, const Json& config, const std::string& name) {
   Json complete = config;
   if (!complete.contains("vocabulary") && !complete.contains("input")) complete["vocabulary"] = 2;
-  complete.erase("head");  // the same for all
+  complete.erase("head");  // equal for all
   const LanguageModel model(ModelConfig::from_json(complete, name));
   return match == Match::kState ? model.state_bytes(tokens_of(config)) : model.parameter_count();
 }

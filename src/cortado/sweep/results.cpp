@@ -10,7 +10,7 @@
 namespace cortado {
 namespace {
 
-constexpr size_t kMostCurves = 40;  // more can't be told apart
+constexpr size_t kMostCurves = 40;  // more lines can't be told apart
 constexpr const char* kLoss = "validation_loss";
 
 const std::vector<std::string> kNumbers = {"validation_loss", "loss",   "parameters",    "state_bytes",
@@ -18,7 +18,7 @@ const std::vector<std::string> kNumbers = {"validation_loss", "loss",   "paramet
 
 bool better(const SweepPlan& plan, double a, double b) { return plan.higher ? a > b : a < b; }
 
-// The settings with those keys, or without them.
+// Returns the settings whose keys are in `keys` (`with`), or the others.
 Json part(const Json& settings, const std::vector<std::string>& keys, bool with) {
   Json chosen = Json::object();
   for (const auto& [key, value] : settings.items()) {
@@ -33,7 +33,7 @@ double mean_of(const std::vector<const Json*>& results, const std::string& key) 
   return sum / double(results.size());
 }
 
-// The seeds of one setting as a row; null: none has ended well.
+// Combines the seeds of one setting into a row; null if no seed succeeded.
 Json seeds_row(const SweepPlan& plan, const std::vector<const Json*>& results) {
   std::vector<const Json*> good;
   for (const Json* result : results) {
@@ -64,10 +64,10 @@ std::string label_of(const Json& row, const std::vector<std::string>& keys) {
   return label.empty() ? "all" : label;
 }
 
-// The last part of a setting's name.
+// Returns the last part of a setting's name.
 std::string short_name(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
-// Of points by what they cost: those that no cheaper one equals.
+// Returns the Pareto front of (cost, metric) points: those that are better than every cheaper one.
 LineChart::Series front_of(const SweepPlan& plan, std::vector<std::pair<double, double>> points) {
   std::sort(points.begin(), points.end());
   LineChart::Series front{"best at most so large", {}};
@@ -92,7 +92,7 @@ LineChart::Series series_of(const Json& result, const std::string& metric) {
 Json sweep_rows(const SweepPlan& plan, const std::vector<Json>& results) {
   std::map<std::string, const Json*> known;
   for (const Json& result : results) known[result.at("id").get<std::string>()] = &result;
-  // In the plan's order: settings without "best_over" -> those of "best_over" -> seeds.
+  // Groups in the plan's order: settings without "best_over", then values of "best_over", then seeds.
   std::vector<std::pair<Json, std::vector<std::pair<Json, std::vector<const Json*>>>>> groups;
   const auto entry = [](auto& list, const Json& key) -> auto& {
     for (auto& [other, value] : list) {

@@ -1,4 +1,4 @@
-// What a sweep has found: rows, tables, pictures; and how its runs learned.
+// The results of a sweep: rows, tables, pictures and learning curves.
 #pragma once
 
 #include <map>
@@ -11,26 +11,26 @@
 
 namespace cortado {
 
-// A row for every combination of what is varied but for "best_over": {..settings, METRIC: mean over seeds (or the best
-// seed), "spread": largest minus smallest over seeds, "seeds": how many have ended well, "failed": how many have not,
-// the other numbers of the seeds' runs as means, "best": {key: value} of "best_over"}. Of the values of "best_over" the
-// one with the best metric counts; runs without a result count for nothing. Combinations without any result: no row.
+// Returns one row per combination of varied settings other than "best_over": {..settings, METRIC: mean over seeds or
+// the best seed, "spread": largest minus smallest over seeds, "seeds": number of successful seeds, "failed": number of
+// others, the means over seeds of the other numbers, "best": {key: value} of "best_over"}. A row is for the values of
+// "best_over" with the best metric. Runs without a result are ignored, and combinations without any result get no row.
 Json sweep_rows(const SweepPlan& plan, const std::vector<Json>& results);
 
 Table sweep_table(const SweepPlan& plan, const Json& rows);
-// Every run, ended well or not.
+// A table of every run, successful or not.
 Table sweep_runs_table(const SweepPlan& plan, const std::vector<Json>& results);
 std::string sweep_csv(const SweepPlan& plan, const std::vector<Json>& results);
-// The metric against each of plan.x ("state_bytes", "tokens", or a varied number), a line for every value of
-// plan.series; and of "state_bytes" the best of all at most so large. By file name.
+// Returns pictures by file name: the metric against each of plan.x ("state_bytes", "tokens" or a varied number), one
+// line per value of plan.series; and for "state_bytes" the Pareto front of all points.
 std::map<std::string, std::string> sweep_pictures(const SweepPlan& plan, const Json& rows);
 
-// Of a run's folder: {"step": [...], METRIC: [...], "validation_loss": [...]} at its validations; without what they
-// don't have. Empty: there are none.
+// Returns a run's learning curve from its folder: {"step": [...], METRIC: [...], "validation_loss": [...]}, one entry
+// per validation, without the metrics that they lack. Empty if there are no validations.
 Json curve_of(const std::string& folder, const std::string& metric);
 
-// The results' curves as an SVG, a line each: the metric against the step; the validation loss where validations don't
-// have the metric. Empty: there is nothing to draw.
+// Returns the learning curves as an SVG, one line per result: the metric against the step, or the validation loss if
+// validations lack the metric. Returns "" if there is nothing to draw.
 std::string sweep_curves(const SweepPlan& plan, const std::vector<Json>& results);
 
 }  // namespace cortado

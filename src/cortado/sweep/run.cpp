@@ -17,7 +17,7 @@
 namespace cortado {
 namespace {
 
-// "accuracy" of the run's last validation, of next tokens.
+// Returns the next-token "accuracy" of the run's last validation.
 Json last_validation(const std::string& folder) {
   Json found = Json::object();
   std::ifstream file(RunFolder{folder}.metrics());
@@ -28,7 +28,7 @@ Json last_validation(const std::string& folder) {
   return found;
 }
 
-// The task's metrics of the final weights, or of a text those of the last validation.
+// Returns the task's metrics of the final weights; for a text, those of the last validation.
 Json measured(const SweepPlan& plan, const Backbone& model, const TrainResult& trained, const std::string& folder) {
   const Json& settings = model.config().task;
   if (settings.is_null()) {
@@ -44,7 +44,7 @@ Json measured(const SweepPlan& plan, const Backbone& model, const TrainResult& t
   return found;
 }
 
-// Of what was read: all of it, or as many as there are.
+// Returns how many distinct tokens the run read: at most all that there are.
 int64_t unique_tokens(const TrainerState& state, const TrainingOptions& options, bool examples) {
   if (!examples) return std::min(state.tokens, state.read.tokens);
   const double read = double(state.step * options.batch * options.accumulate), there = double(state.read.tokens);

@@ -1,4 +1,4 @@
-// One run of a sweep, in this process: train, measure, write down.
+// Runs one run of a sweep in this process: training, measuring, recording.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,9 +12,9 @@
 namespace cortado {
 
 // OUT/runs/ID/         the run (train/run_folder.h)
-// OUT/runs/ID.json     its result, there once it has ended
-// OUT/runs/ID.claim    while somebody works on it
-// OUT/runs/ID.log      what it said
+// OUT/runs/ID.json     its result; exists once it has ended
+// OUT/runs/ID.claim    exists while a process works on it
+// OUT/runs/ID.log      its output
 struct SweepPlace {
   std::string out;
   std::string folder(const SweepRun& run) const { return out + "/runs/" + run.id; }
@@ -25,21 +25,21 @@ struct SweepPlace {
 
 struct SweepTraining {
   at::Device device = at::kCPU;
-  std::string data;                 // of models of language without "training.data": a text
+  std::string data;                 // the text for language models without "training.data"
   std::function<bool()> stop = {};  // asked after every step
-  bool progress = false;            // shows each run's
+  bool progress = false;            // show each run's progress bar
 };
 
-// Where and with what a result was found: {"machine", "commit"}.
+// Returns how a result was obtained: {"machine", "commit"}.
 Json circumstances(at::Device device);
 
-// The run's training in that folder, gone on with where it has begun.
+// Returns the request to train the run in that folder, or to resume it there.
 TrainRequest train_request(const SweepRun& run, const SweepTraining& training, const std::string& folder);
 
-// {"id", "settings", "seed", "status": "done" | "diverged" | "failed", "message", METRIC and others, "parameters",
-// "state_bytes" (of one sequence after the task's longest input, float32), "steps", "tokens", "unique_tokens",
-// "seconds", "machine", "commit", "curve"}; none: stopped, and the same call goes on. A run whose losses stop being finite, or that fails
-// otherwise, has a result that says so.
+// Trains a run, or resumes it, and measures it. Returns {"id", "settings", "seed", "status": "done" | "diverged" |
+// "failed", "message", METRIC and others, "parameters", "state_bytes" (float32 bytes of one sequence after the task's
+// longest input), "steps", "tokens", "unique_tokens", "seconds", "machine", "commit", "curve"}. A run that diverges or
+// fails has a result with that status. Returns nothing if stopped; calling again resumes it.
 std::optional<Json> run_one(const SweepPlan& plan, const SweepRun& run, const SweepPlace& place,
                             const SweepTraining& training);
 

@@ -39,7 +39,7 @@ struct Worker {
   Clock::time_point begun;
 };
 
-// The command's words with the folders' names.
+// Returns the command's words with the folders' names filled in.
 std::vector<std::string> words_of_command(const SweepRun& run, const SweepPlace& place) {
   std::vector<std::string> words;
   for (std::string word : run.words) {
@@ -87,7 +87,7 @@ class Sweep {
     }
   }
 
-  // Until nothing of it is left that this process could do. The number of runs that others have.
+  // Works until this process can do nothing more. Returns the number of runs that other processes have claimed.
   int64_t work() {
     ProgressBar bar({.label = request_.plan.name,
                      .total = int64_t(request_.plan.runs.size()),
@@ -112,7 +112,7 @@ class Sweep {
   }
 
  private:
-  // False: nothing is left to begin.
+  // Returns false if there is no run left to begin.
   bool begin_next() {
     while (!open_.empty()) {
       const SweepRun& run = *open_.front();
@@ -123,14 +123,14 @@ class Sweep {
         elsewhere_.push_back(&run);
         continue;
       }
-      if (fs::exists(place_.result(run))) continue;  // whoever had it has just ended
+      if (fs::exists(place_.result(run))) continue;  // its former owner has just finished
       workers_.push_back({&run, std::move(claim), spawn(command_of(run), place_.log(run)), Clock::now()});
       return true;
     }
     return false;
   }
 
-  // Whether it waits for the others: what they have may have ended by now, or be nobody's.
+  // Whether to try the runs of other processes again: they may have finished or been abandoned by now.
   bool looks_again() {
     if (!request_.wait || elsewhere_.empty()) return false;
     open_.swap(elsewhere_);
@@ -143,10 +143,10 @@ class Sweep {
       command.insert(command.end(), {"--claimed", "--only", run.id});
       return command;
     }
-    command.resize(1);  // the program
+    command.resize(1);  // keeps the program's name only
     const auto words = words_of_command(run, place_);
     command.insert(command.end(), words.begin(), words.end());
-    // One that was interrupted goes on, where it does so by an option.
+    // Resumes an interrupted command if it has an option for that.
     const bool resumes = words[0] == "train" || words[0] == "linearize";
     if (resumes && fs::exists(place_.folder(run))) command.emplace_back("--resume");
     return command;
@@ -158,7 +158,7 @@ class Sweep {
     for (const Worker& worker : workers_) ::kill(worker.process, SIGTERM);
   }
 
-  // Takes leave of the workers that have ended.
+  // Removes the workers that have ended.
   void collect() {
     for (auto worker = workers_.begin(); worker != workers_.end();) {
       int status = 0;
@@ -174,7 +174,7 @@ class Sweep {
     }
   }
 
-  // A process that ended without a result: killed, or it could not even begin.
+  // Records a process that ended without a result: it was killed or could not start.
   void write_down(const SweepRun& run, int status) const {
     const std::string how = WIFSIGNALED(status) ? concat("killed by signal ", WTERMSIG(status))
                                                 : concat("ended with ", WEXITSTATUS(status));
@@ -204,14 +204,15 @@ class Sweep {
 
   const SweepRequest& request_;
   SweepPlace place_;
-  std::list<const SweepRun*> open_, elsewhere_;  // elsewhere_: others have claimed them
+  std::list<const SweepRun*> open_, elsewhere_;  // elsewhere_: claimed by other processes
   std::list<Worker> workers_;
   bool interrupted_ = false;
   std::string said_;
 };
 
-// Of a folder whose runs were not kept, results.jsonl alone is enough: what it has need not be done again. The lines of
-// runs that the sweep had once and has no more, which stay. InputError: all lines are such, so the file is another's.
+// Restores missing result files from results.jsonl, so that a sweep without kept runs need not repeat them. Returns the
+// lines of runs that are no longer in the sweep; they are kept. Throws InputError if all lines are of this kind,
+// because the file then belongs to another sweep.
 std::string restore_results(const SweepRequest& request) {
   const std::string path = request.out + "/results.jsonl";
   std::ifstream file(path);
@@ -234,7 +235,7 @@ std::string restore_results(const SweepRequest& request) {
   return others;
 }
 
-// The folder's results so far.
+// Returns the results in the folder so far.
 std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out) {
   std::vector<Json> results;
   for (const SweepRun& run : plan.runs) {
@@ -247,7 +248,7 @@ std::vector<Json> sweep_results(const SweepPlan& plan, const std::string& out) {
   return results;
 }
 
-// So that they are done again.
+// Removes failed runs so that they are repeated.
 void forget_failed(const SweepRequest& request) {
   const SweepPlace place{request.out};
   for (const Json& result : sweep_results(request.plan, request.out)) {
@@ -258,7 +259,7 @@ void forget_failed(const SweepRequest& request) {
   }
 }
 
-// What every command printed, under its name.
+// Returns the output of every command under its name.
 std::string said_by(const SweepRequest& request, const std::vector<Json>& results) {
   std::string text;
   for (const Json& result : results) {
@@ -302,7 +303,7 @@ void claim_sweep_folder(const SweepPlan& plan, const std::string& out, const std
   Json about = {{"scale", plan.scale}, {"metric", plan.metric}, {"base", plan.base}};
   const std::string path = out + "/sweep.json";
   claim_output_directory(out, /*refuse_used=*/false);
-  // Another process may be making the same sweep's folder just now.
+  // Another process may be creating the same sweep's folder at this moment.
   for (const auto& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();
     fail_input_if(!fs::exists(path) && name != "runs" && !name.starts_with("sweep.json"), "[--out] ", out,

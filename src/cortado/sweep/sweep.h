@@ -1,4 +1,4 @@
-// All runs of a sweep, as many at once as fit, each in a process of its own; and what they found.
+// Runs all runs of a sweep, several at a time, each in its own process, and collects the results.
 #pragma once
 
 #include <functional>
@@ -13,28 +13,29 @@ namespace cortado {
 struct SweepRequest {
   SweepPlan plan;
   std::string out;
-  std::vector<std::string> command;  // with "--claimed --only" and a run's id behind it, runs that one in a process
-  std::string said = {};             // the command as a person gives it: kept in sweep.json
-  int64_t jobs = 1;                  // 0: nothing is run, the results that are there are put together
-  int64_t shard = 0, shards = 1;     // this one's part of the runs
+  std::vector<std::string> command;  // the command that runs a single run when "--claimed --only ID" is appended
+  std::string said = {};             // the command line, recorded in sweep.json
+  int64_t jobs = 1;                  // processes at a time; 0: only collect existing results
+  int64_t shard = 0, shards = 1;     // which part of the runs this call handles
   std::function<bool()> stop = {};
-  bool retry = false;  // runs that failed are done again
-  bool wait = false;   // for the runs that others have claimed: until every one has a result, or nobody has it
+  bool retry = false;  // repeat failed runs
+  bool wait = false;   // wait for runs that other processes have claimed, until each has a result or is abandoned
   bool progress = true;
 };
 
 struct SweepResult {
   bool done = false;          // every run of all shards has a result
-  std::vector<Json> results;  // of those that have one, in the plan's order
-  int64_t elsewhere = 0;      // runs that another process has claimed
+  std::vector<Json> results;  // existing results, in the plan's order
+  int64_t elsewhere = 0;      // runs that other processes have claimed
 };
 
-// The folder is this sweep's from now on, as OUT/sweep.json says: its base, metric and scale. Another sweep's:
-// InputError. More runs may be added. `said` is written there, too.
+// Marks the folder as this sweep's by writing its base, metric and scale to OUT/sweep.json, with the command line
+// `said`. Throws InputError if the folder belongs to another sweep. Runs may be added later.
 void claim_sweep_folder(const SweepPlan& plan, const std::string& out, const std::string& said = "");
 
-// In a folder claimed so. Writes OUT/results.jsonl, table.md, table.json, runs.csv and pictures of what is there at the
-// end; and goes on from sweep.json and results.jsonl alone. A run whose process dies has a result that says so.
+// Runs the sweep in a folder marked by claim_sweep_folder. At the end writes OUT/results.jsonl, table.md, table.json,
+// runs.csv and the pictures of all results so far. sweep.json and results.jsonl suffice to continue. A run whose
+// process dies gets a result that says so.
 SweepResult run_sweep(const SweepRequest& request);
 
 }  // namespace cortado

@@ -79,7 +79,7 @@ TEST_F(SweepTest, WrongFilesAreRefused) {
   EXPECT_NE(refused(R"({"config": 3})").find("\"config\" must be"), std::string::npos);
 }
 
-// By hand: of two rates the better one's mean over two seeds, of which one failed.
+// Of two rates the better one counts, by its mean over two seeds, one of which failed.
 TEST_F(SweepTest, RowsAreTheBestRatesMeanOverSeeds) {
   const SweepPlan all = plan();
   std::vector<Json> results;
@@ -123,19 +123,20 @@ TEST_F(SweepTest, RowsHaveTheMetricsThatStandBesideTheOne) {
   SweepPlan all = plan();
   all.also = {"accuracy_to_16", "accuracy_to_32"};
   std::vector<Json> results;
-  for (const size_t run : {0, 1}) {  // one setting's seeds
+  for (const size_t run : {0, 1}) {  // the seeds of one setting
     const SweepRun& it = all.runs[run];
     results.push_back({{"id", it.id}, {"settings", it.settings}, {"seed", it.seed}, {"status", "done"}});
     results.back().update(Json{{"accuracy", 0.5}, {"accuracy_to_16", 0.25 + double(run)}});
   }
-  results.front()["accuracy_to_32"] = 1;  // which the other one does not have
+  results.front()["accuracy_to_32"] = 1;  // the other seed does not have this
   const Json rows = sweep_rows(all, results);
   EXPECT_DOUBLE_EQ(rows[0]["accuracy_to_16"].get<double>(), 0.75);
   EXPECT_FALSE(rows[0].contains("accuracy_to_32"));
   EXPECT_NE(sweep_table(all, rows).text().find("0.7500"), std::string::npos);
 }
 
-// A window of w pairs of 16 numbers in each of two layers takes 4 (2 * 2 * 16 (w - 1) + ...) bytes; slots 4 * 2 * 2 * 16 n.
+// A window of w pairs of 16 numbers in each of two layers takes 4 (2 * 2 * 16 (w - 1) + ...) bytes; n slots take 4 * 2
+// * 2 * 16 n.
 TEST_F(SweepTest, SizesAreThoseNearestToTheTarget) {
   write(R"({"config": {"dim": 16, "heads": 1, "layers": 2, "vocabulary": 8, "mixer": {"mixer": "softmax"},
       "training": {"context": 64}},
@@ -202,14 +203,14 @@ TEST_F(SweepTest, OneOwnerAtATimeAndTheDeadsIsTakenOver) {
   const pid_t child = ::fork();
   if (child == 0) {
     const auto its = Claim::take(claim);
-    ::_exit(its ? 0 : 1);  // without giving it back
+    ::_exit(its ? 0 : 1);  // without releasing it
   }
   int status = 1;
   ::waitpid(child, &status, 0);
   ASSERT_EQ(status, 0);
   EXPECT_TRUE(std::filesystem::exists(claim));
   EXPECT_TRUE(Claim::take(claim));
-  // Another machine's is dead when nobody has touched it for long.
+  // A claim of another machine is dead if it has not been touched for long.
   write_file(claim, R"({"host": "elsewhere", "process": 1})");
   EXPECT_FALSE(Claim::take(claim));
   std::filesystem::last_write_time(claim, std::filesystem::file_time_type::clock::now() - std::chrono::seconds(200));
@@ -245,12 +246,12 @@ TEST_F(SweepTest, ARunHasAResultHoweverItEnds) {
   EXPECT_FALSE(std::filesystem::exists(place.result(all.runs[2])));
 }
 
-// By hand: 4 steps of 16 sequences of 16 tokens, of which a trial makes as many; the second of the seeds costs the same.
+// 4 steps of 16 sequences of 16 tokens; a trial makes as many. The second seed costs as much as the first.
 TEST_F(SweepTest, WhatRunsReadAndTake) {
   const SweepPlan all = plan();
   std::vector<SweepRun> runs = {all.runs[0], all.runs[1], all.runs[0], all.runs[0], all.runs[0]};
-  apply_setting(runs[2].config, "training.batch=1024");  // more than a trial has
-  runs[3].config["training"]["epochs"] = 3;              // 64 / 16 batches each
+  apply_setting(runs[2].config, "training.batch=1024");  // more than a trial uses
+  runs[3].config["training"]["epochs"] = 3;              // 64 / 16 batches per epoch
   runs[3].config["training"]["accumulate"] = 2;
   runs[4].config["mixer"]["mixer"] = "gal";
   const auto found = estimate_runs(runs, {});

@@ -1,4 +1,4 @@
-// For tests: comparing tensors, and gradients of weighted outputs.
+// Comparison of tensors and of gradients, for tests.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,9 +12,9 @@ namespace cortado::testing {
 
 using at::Tensor;
 
-// The largest difference over the largest magnitude of `expected` (both in float64), or over `floor` if that is larger:
-// for what is zero but for rounding. Infinite where shapes differ or where only one of the two is finite. Equal
-// infinities count as equal.
+// Returns the largest absolute difference divided by the largest magnitude of `expected`, both in float64. `floor` is
+// the least divisor, for results that are zero up to rounding. Infinite if shapes differ or if an entry is finite in
+// only one of the two. Equal infinities count as equal.
 inline double relative_error(const Tensor& actual, const Tensor& expected, double floor = 1e-30) {
   if (actual.sizes() != expected.sizes()) return INFINITY;
   if (expected.numel() == 0) return 0;
@@ -35,8 +35,9 @@ inline double relative_error(const Tensor& actual, const Tensor& expected, doubl
 #define EXPECT_CLOSE(actual, expected, tolerance) \
   EXPECT_LE(::cortado::testing::relative_error(actual, expected), tolerance) << #actual << " against " << #expected
 
-// Each gradient against its counterpart, on its own scale; one far below the largest of them, on a hundredth of that
-// one's (the gradient of a softmax over one key is zero but for rounding).
+// Compares each gradient with its counterpart, relative to the counterpart's magnitude. The divisor is at least a
+// hundredth of the largest gradient's magnitude, because some gradients are zero up to rounding (such as that of a
+// softmax over one key).
 inline void expect_gradients_close(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
                                    double tolerance, const std::vector<std::string>& names = {}) {
   double largest = 1e-30;
@@ -49,7 +50,7 @@ inline void expect_gradients_close(const std::vector<Tensor>& actual, const std:
   }
 }
 
-// d Σ_i <outputs_i, weights_i> / d inputs; an input that is not reached has gradient zero.
+// Returns d Σ_i <outputs_i, weights_i> / d inputs; zeros for an input that the outputs do not depend on.
 inline std::vector<Tensor> gradients(const std::vector<Tensor>& outputs, const std::vector<Tensor>& weights,
                                      const std::vector<Tensor>& inputs) {
   std::vector<Tensor> reached, seeds;
@@ -71,7 +72,7 @@ inline std::vector<Tensor> gradients(const std::vector<Tensor>& outputs, const s
   return result;
 }
 
-// Fixed pseudo-random weights of the outputs' shapes.
+// Returns normal random weights of the outputs' shapes, drawn from torch's global generator.
 inline std::vector<Tensor> weights_like(const std::vector<Tensor>& outputs) {
   std::vector<Tensor> weights;
   for (const auto& x : outputs) weights.push_back(at::randn(x.sizes(), x.options().requires_grad(false)));

@@ -1,4 +1,4 @@
-// For tests: a mixer of every mechanism, with each of its examples' settings.
+// Test fixture: a mixer of every mechanism, with the settings of each of its examples.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class Conformance : public ::testing::TestWithParam<Subject> {
     context.layers = 3;
     context.causal = GetParam().causal;
     auto mixer = make_mixer(settings, context, "example");
-    for (auto& parameter : mixer->parameters()) {  // biases and such start at 0, which would hide them
+    for (auto& parameter : mixer->parameters()) {  // biases and the like start at 0, which would hide errors in them
       at::NoGradGuard no_grad;
       parameter.add_(at::randn_like(parameter) * 0.1);
     }
@@ -53,7 +53,7 @@ inline void copy_weights(Mixer& to, const Mixer& from) {
   for (auto& weight : named_weights(to)) weight.value().copy_(named_weights(from)[weight.key()]);
 }
 
-// Outputs and every gradient of two ways of computing y from x.
+// Compares two computations of y from x: outputs and every gradient.
 inline void expect_same_with_gradients(Mixer& mixer, const Tensor& x, const Tensor& actual, const Tensor& expected,
                                        double tolerance) {
   EXPECT_CLOSE(actual, expected, tolerance);

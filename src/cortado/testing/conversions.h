@@ -1,4 +1,4 @@
-// Small runs to convert, for the tests of conversions.
+// Small runs for the tests of conversions.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -51,11 +51,11 @@ class ConversionTest : public ::testing::Test {
     at::set_num_threads(1);
     std::ofstream(path("text.txt")) << random_words();
   }
-  void SetUp() override { CORTADO_NEEDS("lolcats"); }  // what the tests convert to
+  void SetUp() override { CORTADO_NEEDS("lolcats"); }  // the mechanism that the tests convert to
 
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
 
-  // A run of random weights.
+  // Makes a run with random weights.
   std::string make_run(const Json& config, const std::string& name = "source") const {
     at::manual_seed(5);
     LanguageModel model(ModelConfig::from_json(config, "test"));
@@ -98,7 +98,7 @@ inline Tensor some_tokens(int64_t rows, int64_t length) {
   return at::randint(256, {rows, length}, at::kLong);
 }
 
-// The converted model of a run, in float64 for comparisons.
+// Returns the converted model of a run in float64.
 inline std::shared_ptr<LanguageModel> convert(const std::string& run, const Json& mixer,
                                               std::vector<int64_t> keep = {}) {
   const ModelConfig source = read_config(run);
@@ -116,7 +116,7 @@ inline void expect_same_weights(const std::string& a, const std::string& b) {
   }
 }
 
-// What each layer's mixer gets while softmax attention's own output flows on.
+// Returns the input of each layer's mixer if every layer passes on the output of its softmax attention.
 inline std::vector<Tensor> forced_inputs(const LanguageModel& model, const Tensor& tokens) {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> inputs;
@@ -129,7 +129,7 @@ inline std::vector<Tensor> forced_inputs(const LanguageModel& model, const Tenso
   return inputs;
 }
 
-// What a student learns from is what its layer gives.
+// Expects that the output a student is trained on equals the output of its layer.
 inline void expect_own_outputs_as_lessons(const LanguageModel& model) {
   at::manual_seed(3);
   const Tensor x = at::randn({2, 19, 24}, at::kDouble);

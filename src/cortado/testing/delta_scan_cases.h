@@ -1,4 +1,4 @@
-// What the delta scan's tests share: cases, their inputs, and all results and gradients of a case.
+// Shared by the delta scan's tests: cases, their inputs, and the results and gradients of a case.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ struct Case {
   int64_t tokens = 64;
   bool initial = true;
   int64_t batch = 2, q_heads = 2, k_heads = 2, v_heads = 2, beta_heads = 2, g_heads = 2, keys = 5, values = 3;
-  std::vector<int64_t> bounds = {};  // packed if there are any
-  double decay = 1;                  // the gates' size
+  std::vector<int64_t> bounds = {};  // packed sequences if not empty
+  double decay = 1;                  // factor on the size of the gates
 
   int64_t state_heads() const { return std::max({k_heads, v_heads, beta_heads, gate == "none" ? 1 : g_heads}); }
   std::string text() const {
@@ -30,7 +30,7 @@ struct Case {
 };
 
 struct Inputs {
-  std::vector<Tensor> tensors;  // q, k, v, beta, g, initial state; undefined = not given
+  std::vector<Tensor> tensors;  // q, k, v, beta, g, initial state; undefined: not given
   Tensor bounds;
 };
 
@@ -62,8 +62,9 @@ inline Inputs converted(Inputs in, at::ScalarType type) {
   return in;
 }
 
-// As kNames: outputs, then the gradients by random weights on both; undefined for what was not given. With a `layout`
-// (see testing::awkward) the inputs and the output's gradient lie in memory like that.
+// Returns tensors in the order of kNames: outputs, then gradients for random weights on both outputs; undefined for
+// inputs that were not given. With a `layout` (see testing::awkward), inputs and the output's gradient have that memory
+// layout.
 inline std::vector<Tensor> results(const Inputs& in, bool reference, int64_t layout = -1) {
   const auto laid = [layout](const Tensor& x) { return layout < 0 ? x : testing::awkward(x, layout); };
   std::vector<Tensor> leaves, wanted;

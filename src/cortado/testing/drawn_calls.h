@@ -1,4 +1,4 @@
-// For tests: calls of operators, and what becomes of one when its arguments are drawn anew.
+// Fuzzing of operators: records valid calls and draws new arguments for them.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -39,7 +39,7 @@ inline std::string text_of(const c10::OperatorHandle& op, const Stack& arguments
   return text + ")";
 }
 
-// The same arguments in memory of their own, outside of any graph.
+// Returns a deep copy of the arguments, detached from any autograd graph.
 inline IValue copy_of(const IValue& value) {
   if (value.isTensor()) return value.toTensor().defined() ? IValue(value.toTensor().detach().clone()) : value;
   if (!value.isList()) return value;
@@ -48,10 +48,10 @@ inline IValue copy_of(const IValue& value) {
   return list;
 }
 
-// Right calls of every operator of ours, by its name.
+// Valid calls of each of our operators, by operator name.
 using Calls = std::map<std::string, std::vector<Stack>>;
 
-// While one lives, the calls of our operators are noted, a few of different shapes of each.
+// Records calls of our operators during its lifetime: up to 40 calls of different shapes per operator.
 class NotedCalls {
  public:
   explicit NotedCalls(Calls& calls)
@@ -89,12 +89,12 @@ class NotedCalls {
   at::CallbackHandle handle_;
 };
 
-// Draws other arguments in place of a right call's.
+// Replaces arguments of a valid call by random ones.
 class Changes {
  public:
   Changes(uint64_t seed, const std::vector<Stack>& others) : random_(seed), others_(others) {}
 
-  // One to three of them become others.
+  // Replaces one to three arguments.
   Stack changed(const c10::OperatorHandle& op, Stack arguments) {
     if (arguments.empty()) return arguments;
     for (size_t count = 1 + below(3); count > 0; --count) {
@@ -160,7 +160,7 @@ class Changes {
     return list;
   }
 
-  // Of any right call.
+  // Returns a tensor from any valid call of the operator.
   Tensor any_tensor() {
     for (int tries = 0; tries < 20; ++tries) {
       const Stack& other = others_[below(others_.size())];
@@ -170,7 +170,7 @@ class Changes {
     return at::ones({2, 3});
   }
 
-  // So many entries in a dimension.
+  // Returns x with `size` entries in dimension `dim`.
   static Tensor with_size(const Tensor& x, int64_t dim, int64_t size) {
     if (x.size(dim) > 0) return x.index_select(dim, at::arange(size).remainder(x.size(dim)));
     std::vector<int64_t> sizes = x.sizes().vec();
@@ -196,11 +196,11 @@ class Changes {
       case 5:
         return x.transpose(dim, static_cast<int64_t>(below(x.dim())));
       case 6:
-        return x.size(dim) > 0 ? x.narrow(dim, 0, 1).expand_as(x) : x;  // all in one place
+        return x.size(dim) > 0 ? x.narrow(dim, 0, 1).expand_as(x) : x;  // all entries at one address
       case 7:
         return below(2) ? at::empty_like(x, x.options().device(at::kMeta)) : x.to_sparse();
       case 8:
-        return with_size(x, dim, 2 * x.size(dim)).slice(dim, 0, 2 * x.size(dim), 2);  // with gaps
+        return with_size(x, dim, 2 * x.size(dim)).slice(dim, 0, 2 * x.size(dim), 2);  // with gaps between entries
       default:
         return with_size(
             x, dim,

@@ -1,4 +1,4 @@
-// For tests: what an action says when it is refused.
+// The error message of an action, for tests.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -12,7 +12,8 @@ namespace cortado::testing {
 
 inline constexpr const char* kNoError = "no error";
 
-// The message of what `act` throws, one line if it is ours; "no error" when it throws nothing.
+// Returns the message of the exception that `act` throws and expects that ours have one line; "no error" if it throws
+// nothing.
 inline std::string error_of(const std::function<void()>& act) {
   try {
     act();

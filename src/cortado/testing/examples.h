@@ -1,4 +1,4 @@
-// For tests: small settings of every mechanism, of its folder's examples.json, for a width of 24 and 4 heads.
+// Small settings of every mechanism from its folder's examples.json, for a width of 24 and 4 heads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,10 +16,11 @@ namespace cortado::testing {
 
 struct Examples {
   std::filesystem::path folder;
-  std::vector<std::string> examples;         // between them they use every option: the conformance suite runs each
-  std::vector<std::string> causal_examples;  // that have no bidirectional form
-  // Whose weights over the values are a distribution, in every form the mechanism has or in the bidirectional one alone:
-  // the suite holds values of one to give ones. For maps named "v", gates named "r", token shifts "mix_v".
+  std::vector<std::string> examples;         // together they use every option; the conformance suite runs each
+  std::vector<std::string> causal_examples;  // examples without a bidirectional form
+  // Settings under which the weights over the values form a distribution: in every form of the mechanism, or in the
+  // bidirectional form only. The suite checks that values of one give outputs of one. It relies on value maps named
+  // "v", gates named "r" and token shifts named "mix_v".
   std::vector<std::string> normalized, normalized_bidirectional;
 };
 
@@ -42,7 +43,7 @@ inline void read_examples(const std::string& path, std::map<std::string, Example
   }
 }
 
-// InputError where a mechanism has none: it would not be tested.
+// Throws InputError if a mechanism has no examples, since it would go untested.
 inline const Examples& examples_of(const Mechanism& mechanism) {
   static const std::map<std::string, Examples> all = [] {
     const char* source = std::getenv("CORTADO_SOURCE");
@@ -70,6 +71,7 @@ inline bool is_registered(const std::string& name) {
 
 }  // namespace cortado::testing
 
-// Leaves out a test of something else that uses this mechanism, where it has been deleted (scripts/delete_mechanism.py).
+// Skips a test that uses this mechanism although it is about something else, if the mechanism has been deleted
+// (scripts/delete_mechanism.py).
 #define CORTADO_NEEDS(name) \
   if (!::cortado::testing::is_registered(name)) GTEST_SKIP() << name << " is not there"

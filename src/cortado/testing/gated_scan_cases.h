@@ -1,4 +1,4 @@
-// What the gated scan's tests share: cases, their inputs, and all results and gradients of a case.
+// Shared by the gated scan's tests: cases, their inputs, and the results and gradients of a case.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@ struct Case {
   int64_t tokens = 64;
   bool reverse = false, initial = true, bonus = false;
   int64_t batch = 2, q_heads = 2, k_heads = 2, v_heads = 2, g_heads = 2, keys = 5, values = 3;
-  std::vector<int64_t> bounds = {};  // packed if there are any
-  double decay = 1;                  // the gates' size
+  std::vector<int64_t> bounds = {};  // packed sequences if not empty
+  double decay = 1;                  // factor on the size of the gates
 
   int64_t state_heads() const { return std::max({k_heads, v_heads, gate == "none" ? 1 : g_heads}); }
   std::string text() const {
@@ -32,7 +32,7 @@ struct Case {
 };
 
 struct Inputs {
-  std::vector<Tensor> tensors;  // q, k, v, g, bonus, initial state; undefined = not given
+  std::vector<Tensor> tensors;  // q, k, v, g, bonus, initial state; undefined: not given
   Tensor bounds;
 };
 
@@ -62,7 +62,7 @@ inline Inputs converted(Inputs in, at::ScalarType type) {
   return in;
 }
 
-// o, final state, then the gradients of every input, by random weights on both outputs.
+// Returns o, the final state, and the gradients of all inputs for random weights on both outputs.
 inline std::vector<Tensor> results(const Case& c, const Inputs& in, bool reference) {
   std::vector<Tensor> leaves, wanted;
   for (const auto& x : in.tensors) {
@@ -78,7 +78,7 @@ inline std::vector<Tensor> results(const Case& c, const Inputs& in, bool referen
   const Tensor weight_state = at::randn(state.sizes(), at::kDouble).to(state.scalar_type());
   std::vector<Tensor> all{o.detach(), state.detach()};
   std::vector<Tensor> outputs{o}, weights{weight_o};
-  if (state.requires_grad()) {  // it does not by definition when there is no token and no state
+  if (state.requires_grad()) {  // without tokens and an initial state it has no gradient
     outputs.push_back(state);
     weights.push_back(weight_state);
   }

@@ -1,4 +1,4 @@
-// GGUF files made by hand, for tests.
+// Builds GGUF files for tests.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,8 @@ class GgufBuilder {
     for (const std::string& text : texts) put_text(metadata_, text);
   }
 
-  // Shape in torch's order; `data`: what the type needs. `offset` for a file that lies about it.
+  // Adds a tensor. `shape` is in torch's order, `data` in the type's binary format. `offset` writes a false offset into
+  // the header.
   void tensor(const std::string& name, const std::vector<int64_t>& shape, uint32_t type, const std::string& data,
               std::optional<uint64_t> offset = {}) {
     ++tensors_;
@@ -46,7 +47,7 @@ class GgufBuilder {
     data_.resize((data_.size() + 31) / 32 * 32);
   }
 
-  // Without the tensors' data.
+  // Returns the file without the tensors' data.
   std::string header(uint32_t version = 3) const {
     std::string bytes = "GGUF";
     put(bytes, version);

@@ -1,4 +1,4 @@
-// What the tests of kernels for GPUs have in common: how near results are, and states that several heads read.
+// Shared by the tests of GPU kernels: comparison of results, and states that several heads read.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,14 +8,14 @@ namespace cortado::testing {
 
 using at::Tensor;
 
-// The norm of the difference over that of `right`, which is in float64 and may be zero but for its rounding.
+// Compares by the norm of the difference over the norm of `right` (float64), which may be zero up to rounding.
 inline void expect_near(const Tensor& found, const Tensor& right, const char* what, double most) {
   ASSERT_EQ(found.sizes(), right.sizes()) << what;
   const double error = (found.to(at::kDouble) - right).norm().item<double>() / (right.norm().item<double>() + 1e-12);
   EXPECT_LT(error, most) << what;
 }
 
-// Several heads that read one state each have a copy of it; the gradient of what comes out goes to the first.
+// If several heads read one state, each has a copy of it, and the gradient of the final state goes to the first copy.
 inline Tensor first_copy(const Tensor& states, int64_t state_heads) {
   return states.unflatten(1, {state_heads, -1}).select(2, 0);
 }

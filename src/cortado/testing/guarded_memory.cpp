@@ -1,6 +1,6 @@
-// In test programs a tensor's memory begins as NaN, and so do the bytes around it, which are looked at when it is given
-// back: a number that nothing wrote, or that lies behind a tensor's end, shows in a result, and one written there fails
-// the test. Address sanitizers say more.
+// In test programs, every tensor's memory and the bytes around it are initialised to NaN, and the bytes around it are
+// checked when the tensor is freed. A read of memory that nothing wrote, or behind a tensor's end, shows in a result; a
+// write outside a tensor fails the test. Address sanitizers find more.
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 namespace cortado::testing {
 namespace {
 
-constexpr size_t kAround = 512, kAlignment = 64;  // bytes: a row of a head
-constexpr unsigned char kFill = 0xFF;             // NaN of every type, -1 of integers
+constexpr size_t kAround = 512, kAlignment = 64;  // bytes; kAround is one row of a head
+constexpr unsigned char kFill = 0xFF;             // NaN in every floating type, -1 in integers
 
 bool untouched(const unsigned char* from, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) {
@@ -21,7 +21,7 @@ bool untouched(const unsigned char* from, size_t bytes) {
   return true;
 }
 
-// [size, fill | the tensor's bytes | fill]
+// Memory layout: [size, fill | the tensor's bytes | fill]
 void give_back(void* data) {
   if (!data) return;
   unsigned char* begin = static_cast<unsigned char*>(data) - kAround;

@@ -1,4 +1,4 @@
-// What the tests of kernels need: every instruction set, awkward memory, poisoned results.
+// Shared by the tests of kernels: loops over instruction sets, awkward memory layouts, poisoned results.
 #pragma once
 
 #include <ATen/Context.h>
@@ -16,21 +16,21 @@ namespace cortado::testing {
 
 using at::Tensor;
 
-// What torch leaves uninitialised is NaN while one lives: a result that is not written shows.
+// During its lifetime torch fills uninitialised memory with NaN, so that a result that nobody wrote is detected.
 class Poisoned {
  public:
   Poisoned() { at::globalContext().setDeterministicAlgorithms(true, true); }
   ~Poisoned() { at::globalContext().setDeterministicAlgorithms(false, false); }
 };
 
-// Back to the best instruction set at the end of a test.
+// Restores the best instruction set at the end of a test.
 class AnyIsa {
  public:
   ~AnyIsa() { select_isa(""); }
 };
 
-// What compute(), a list of tensors, gives on one thread it gives on any number of them, bit for bit, on every
-// instruction set: vectors of another length are added up in another order.
+// Expects that compute() (a list of tensors) gives the same bits on one thread and on several, for each instruction
+// set. Different instruction sets may differ: they sum vectors of other lengths, in another order.
 template <class Compute>
 void expect_any_threads_the_same(const Compute& compute, const std::string& what = "") {
   const AnyIsa back;
@@ -52,8 +52,8 @@ void expect_any_threads_the_same(const Compute& compute, const std::string& what
   at::set_num_threads(threads);
 }
 
-// Memory for so many bytes with a page on either side that may not be touched, filled with NaN of any type; the tensor
-// lies so many bytes behind its first.
+// Copies x into `room` bytes between two protected pages; the tensor begins `at` bytes into them. The rest is filled
+// with NaN of any type.
 inline Tensor between_pages(const Tensor& x, size_t room, size_t at) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* memory = mmap(nullptr, room + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -70,22 +70,26 @@ inline size_t whole_pages(size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-// Densely before a page that may not be touched: whoever reads on behind the last element ends the program.
+// Places x densely before a protected page: reading behind the last element ends the program.
 inline Tensor before_the_end(const Tensor& x) {
   return between_pages(x, whole_pages(x.nbytes()), whole_pages(x.nbytes()) - x.nbytes());
 }
 
-// Densely behind such a page, as aligned as memory can be, and with NaN behind the last element; or, every other time,
-// before such a page, if it is aligned there as 16 bytes are.
+// Places x densely behind a protected page, with the best possible alignment and NaN behind the last element. Every
+// second call places x before a protected page instead, if it is 16-byte aligned there.
 inline Tensor alone(const Tensor& x) {
   static int64_t number = 0;
   if (number++ % 2 == 1 && x.nbytes() % 16 == 0) return before_the_end(x);
   return between_pages(x, whole_pages(x.nbytes() + 4096), 0);
 }
 
-// The same numbers, lying awkwardly: misaligned with gaps between rows, heads before time, with gaps between elements,
-// at the end of what may be read, or as the first of longer rows, aligned as whole vectors are or one element behind
-// that, the rest of which is NaN.
+// Copies x into an awkward memory layout:
+//  0: misaligned, with gaps between rows
+//  1: heads before time
+//  2: with gaps between elements
+//  3: directly before a protected page
+//  4: as the beginning of longer rows, aligned to whole vectors, whose rest is NaN
+//  5: as 4, but one element later
 inline constexpr int64_t kAwkward = 6;
 inline Tensor awkward(const Tensor& x, int64_t how) {
   if (x.defined() && how == 3) return before_the_end(x);

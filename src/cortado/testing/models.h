@@ -1,4 +1,4 @@
-// For tests: small models with random weights.
+// Small models with random weights, for tests.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -13,7 +13,7 @@
 
 namespace cortado::testing {
 
-// Two layers over bytes; always the same weights for the same arguments.
+// Makes a model of two layers over bytes. Equal arguments give equal weights.
 inline std::shared_ptr<LanguageModel> byte_model(const std::string& mixer, const std::string& positions = "rotary",
                                                  int64_t context = 64, int64_t dim = 24, int64_t vocabulary = 256) {
   const Json json = {{"vocabulary", vocabulary},
@@ -30,13 +30,13 @@ inline std::shared_ptr<LanguageModel> byte_model(const std::string& mixer, const
   return std::make_shared<LanguageModel>(ModelConfig::from_json(json, "test"));
 }
 
-// Of a width at which no mechanism's default sizes leave the end of a row to ATen's scalar loops: these round in another
-// way than its vector loops, and where they begin depends on the number of rows. For tests of rows beside each other.
+// A model whose width suits every mechanism's default sizes: no row ends in ATen's scalar loops. They round differently
+// from its vector loops, and where they begin depends on the number of rows. For tests that compare rows of a batch.
 inline std::shared_ptr<LanguageModel> wide_model(const std::string& mixer, int64_t vocabulary = 256) {
   return byte_model(mixer, "rotary", 64, 96, vocabulary);
 }
 
-// Every mechanism that can decode, with each of its example settings.
+// Returns every mechanism that can decode, with each of its example settings.
 inline std::vector<std::string> causal_mixers() {
   std::vector<std::string> found;
   for (const auto* mechanism : mechanisms()) {

@@ -1,4 +1,4 @@
-// Parts of sequences, without processes.
+// Sequence parts in a single process.
 #pragma once
 
 #include "cortado/parallel/sequence_parts.h"
@@ -6,7 +6,7 @@
 
 namespace cortado::testing {
 
-// One part, of which what it makes of the start is asked: what the scan itself leaves.
+// A single part; state_before returns the state that the scan itself leaves.
 class MadeOfStart final : public SequenceParts {
  public:
   Tensor tail_before(const Tensor&, const Tensor& start) const override { return start; }
@@ -16,10 +16,11 @@ class MadeOfStart final : public SequenceParts {
   Tensor maximum_before(const Tensor&, const Tensor& start) const override { return start; }
 };
 
-// All parts of a sequence, one after the other: each makes the same calls, and sees what those before it gave to them.
+// Plays all parts of a sequence one after the other. Each part makes the same calls and sees the arguments of the parts
+// before it.
 class PlayedParts final : public SequenceParts {
  public:
-  // The part is done; what follows are calls of the one behind it.
+  // Ends the current part; the following calls belong to the next part.
   void next() { ++part_, call_ = 0; }
 
   Tensor tail_before(const Tensor& tail, const Tensor& start) const override {
@@ -42,7 +43,7 @@ class PlayedParts final : public SequenceParts {
   }
 
  private:
-  using Given = std::vector<std::vector<Tensor>>;  // [part]: what it gave to a call
+  using Given = std::vector<std::vector<Tensor>>;  // [part]: the tensors that it passed to the call
 
   const Given& give(const std::vector<Tensor>& tensors) const {
     if (part_ == 0) calls_.emplace_back();
@@ -56,7 +57,7 @@ class PlayedParts final : public SequenceParts {
   mutable std::vector<Given> calls_;
 };
 
-// Equal, and so are the gradients of their products with the same numbers.
+// Expects equal tensors and equal gradients of their products with the same random weights.
 inline void expect_same(const std::vector<Tensor>& one, const std::vector<Tensor>& other,
                         const std::vector<Tensor>& inputs) {
   for (size_t i = 0; i < one.size(); ++i) EXPECT_CLOSE(one[i], other[i], 1e-10) << i;

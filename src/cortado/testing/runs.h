@@ -1,4 +1,4 @@
-// For tests: training runs in a folder of their own, and what two of them have in common.
+// Training runs in temporary folders, and their comparison, for tests.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -36,7 +36,7 @@ class RunTest : public ::testing::Test {
     return again;
   }
 
-  // metrics.jsonl without what a clock decides.
+  // Returns metrics.jsonl without the values that depend on time.
   std::vector<Json> metrics(const std::string& run) const {
     std::vector<Json> lines;
     std::ifstream file(path(run) + "/metrics.jsonl");

@@ -1,4 +1,4 @@
-// For tests: an engine over a small model that was told how to chat, over bytes.
+// Engines over a small byte-level chat model, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@
 
 namespace cortado::testing {
 
-// Bytes, with ChatML's marks as plain text (or of a model that was not taught to chat); a zero byte ends an answer.
+// A byte tokenizer with ChatML's marks as plain text, or without a chat template (style ""). A zero byte ends an
+// answer.
 class ChattyBytes : public Tokenizer {
  public:
   explicit ChattyBytes(const std::string& style = "chatml") : bytes_(make_tokenizer("byte", {})) {
@@ -33,7 +34,7 @@ class ChattyBytes : public Tokenizer {
   SpecialTokens special_;
 };
 
-// As SentencePiece does: a space belongs to the word behind it, and a text's first word loses it.
+// Decodes like SentencePiece: a space belongs to the word behind it, and the first word of a text loses its space.
 class Spaced : public ChattyBytes {
  public:
   std::string decode(const std::vector<int32_t>& tokens) const override {
@@ -43,7 +44,7 @@ class Spaced : public ChattyBytes {
   std::string piece(int32_t token) const override { return ChattyBytes::decode({token}); }
 };
 
-// A mark before the text, which is none of it.
+// A tokenizer with a begin token that is not part of the text.
 class Marked : public ChattyBytes {
  public:
   Marked() {
@@ -70,7 +71,7 @@ inline std::unique_ptr<Engine> chatty_engine(const EngineOptions& options = {},
       std::vector<ServedModel>{{.name = "it", .model = model, .tokenizer = std::make_shared<ChattyBytes>()}}, options);
 }
 
-// The same of a model that was not taught to chat, and is sampled so where nobody says.
+// Makes an engine whose model has no chat template; `sampling` holds the model's defaults.
 inline std::unique_ptr<Engine> untaught_engine(const SamplingOptions& sampling = {}) {
   const auto model = wide_model(R"({"mixer": "latte"})");
   model->set_fingerprint("test");
@@ -80,7 +81,7 @@ inline std::unique_ptr<Engine> untaught_engine(const SamplingOptions& sampling =
       EngineOptions{});
 }
 
-// The whole answer to a call.
+// Returns the whole answer to a call.
 inline Json reply_to(Engine& engine, const std::string& body, bool chat) {
   Reply reply(
       chat ? read_chat(parse_json(body, "test"), engine, {}) : read_completion(parse_json(body, "test"), engine, {}),
@@ -93,7 +94,7 @@ inline Json reply_to(Engine& engine, const std::string& body, bool chat) {
   return parse_json(bytes, "test");
 }
 
-// The events of a stream, but for the last, which says [DONE].
+// Returns the events of a stream without the final [DONE].
 inline std::vector<Json> events_of(Engine& engine, const std::string& body, bool chat) {
   Reply reply(
       chat ? read_chat(parse_json(body, "test"), engine, {}) : read_completion(parse_json(body, "test"), engine, {}),
@@ -113,7 +114,7 @@ inline std::vector<Json> events_of(Engine& engine, const std::string& body, bool
   return events;
 }
 
-// "400 messages": the status and the field that a call is refused with; "taken" where it is not.
+// Returns the status and the field of a refused call, as "400 messages"; "taken" if it is accepted.
 template <typename Call>
 std::string refusal_of(const Call& call) {
   try {

@@ -1,4 +1,4 @@
-// For tests: a generator draws what is known of it.
+// Checks a generator of examples against published statistics.
 #pragma once
 
 #include <gtest/gtest.h>

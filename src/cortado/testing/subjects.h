@@ -1,4 +1,4 @@
-// For tests: every mechanism with each of its examples' settings, in every form it has.
+// Test parameters: every mechanism with the settings of each of its examples, in each of its forms.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ inline std::vector<Subject> all_subjects() {
   return all;
 }
 
-// The settings under which a mechanism's weights are a distribution.
+// Returns the settings under which a mechanism's weights form a distribution.
 inline std::vector<Subject> normalized_subjects() {
   std::vector<Subject> all;
   for (const Mechanism* mechanism : mechanisms()) {
@@ -54,7 +54,7 @@ inline void PrintTo(const Subject& subject, std::ostream* out) {
   *out << subject.mechanism->name << " " << subject.settings << (subject.causal ? " causal" : " bidirectional");
 }
 
-// "latte_0_causal": readable in ctest's list.
+// "latte_0_causal": a readable name in ctest's list.
 inline std::string subject_name(const ::testing::TestParamInfo<Subject>& info) {
   const Examples& known = examples_of(*info.param.mechanism);
   std::vector<std::string> examples = known.examples;

@@ -1,4 +1,5 @@
-// Kernels on std::threads and plain memory, without torch: what the thread sanitizer can follow (libgomp it cannot).
+// Runs kernels on std::threads and plain memory, without torch: the thread sanitizer understands these, but not
+// libgomp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +29,7 @@ kernels::Parallel std_threads() {
 
 using Floats = std::vector<float>;
 
-// Uniform in [low, high).
+// Returns uniform random numbers in [low, high).
 inline Floats random_floats(int64_t size, float low = -1, float high = 1) {
   static std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(low, high);
@@ -42,7 +43,7 @@ inline kernels::Timed timed(Floats& x, int64_t tokens, int64_t heads, int64_t wi
   return {.data = x.data(), .row = tokens * heads * width, .token = heads * width, .head = width};
 }
 
-// Calls run(parallel) on 1, 2 and 4 threads, `results` being overwritten every time: expects the same bits.
+// Calls run(parallel) on 1, 2 and 4 threads, with `results` overwritten before each call, and expects the same bits.
 inline void expect_same_on_any_number_of_threads(const std::function<void(const kernels::Parallel&)>& run,
                                                  const std::vector<Floats*>& results) {
   std::vector<Floats> right;

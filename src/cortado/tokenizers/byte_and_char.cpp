@@ -65,7 +65,7 @@ std::shared_ptr<Tokenizer> CharTokenizer::load(JsonReader& reader) {
   return std::make_shared<CharTokenizer>(std::move(characters));
 }
 
-// Apart from the loop, which would otherwise make a message for every character.
+// Separate from encode's loop, which would otherwise build an error message per character.
 void CharTokenizer::refuse(const Utf8Char& c, size_t at) const {
   fail_input_if(c.length == 0, "[tokenizer] the text is not UTF-8 at byte offset ", at);
   throw InputError(concat("[tokenizer] unknown character ", describe_char(c.code), " at byte offset ", at,

@@ -12,21 +12,21 @@
 
 namespace cortado {
 
-// A style in pieces. {bos} and {eos} stand for the texts of those tokens, {date} for today's.
+// A chat style as strings. {bos} and {eos} stand for the texts of these tokens, {date} for today's date.
 struct Chat::Form {
   const char* name;
-  const char* begin;        // of the conversation
-  const char* system_open;  // of the system message; without a close, it is part of the first user's message
+  const char* begin;        // before the conversation
+  const char* system_open;  // before the system message
   const char* system_close;
   const char* user_open;
   const char* user_close;
-  const char* answer_open;   // what asks the assistant
-  const char* answer_space;  // between that and its words in a finished turn
+  const char* answer_open;   // asks for the assistant's answer
+  const char* answer_space;  // between answer_open and the answer in a finished turn
   const char* answer_close;
-  const char* after_answer;  // what follows the mark that ends the answer
+  const char* after_answer;  // after the mark that ends the answer
   const char* default_system;
-  bool system_apart;  // the system message is a turn of its own
-  bool trims;         // white space around the contents goes
+  bool system_apart;  // the system message is a turn of its own, not part of the first user message
+  bool trims;         // strips white space around the contents
 };
 
 namespace {
@@ -62,7 +62,7 @@ std::string replaced(std::string text, std::string_view what, std::string_view w
   return text;
 }
 
-// What Python calls white space, as Jinja's trim does.
+// White space as Python defines it, and so Jinja's trim.
 bool is_space(uint32_t code) {
   return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 ||
          code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
@@ -73,7 +73,7 @@ std::string trimmed(const std::string& text) {
   size_t begin = text.size(), end = 0;
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = utf8_char(std::string_view(text).substr(at));
-    const size_t next = at + static_cast<size_t>(std::max(c.length, 1));  // what is no UTF-8 is no space either
+    const size_t next = at + static_cast<size_t>(std::max(c.length, 1));  // an invalid byte is no space
     if (c.length == 0 || !is_space(c.code)) {
       begin = std::min(begin, at);
       end = next;
@@ -83,7 +83,7 @@ std::string trimmed(const std::string& text) {
   return begin < end ? text.substr(begin, end - begin) : "";
 }
 
-// As strftime_now("%d %b %Y") of a template.
+// Equals strftime_now("%d %b %Y") in a template.
 std::string today() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -92,7 +92,7 @@ std::string today() {
   return {text, std::strftime(text, sizeof text, "%d %b %Y", &local)};
 }
 
-// A text of a form as an expression of Jinja's.
+// Converts a string of a form to a Jinja expression.
 std::string expression(const std::string& text) {
   static const std::pair<std::string_view, std::string_view> kMarks[] = {
       {"{bos}", "(bos_token or '')"},
@@ -114,7 +114,8 @@ std::string expression(const std::string& text) {
   return joined.empty() ? "''" : joined;
 }
 
-// An answer directly behind what it goes on with, all else on a line of its own.
+// The conversation as plain text: an answer directly follows the text that it continues; each other message begins a
+// new line.
 std::string as_text(const std::vector<ChatMessage>& messages) {
   std::string text;
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -123,7 +124,7 @@ std::string as_text(const std::vector<ChatMessage>& messages) {
   return text;
 }
 
-// Whoever has no template is known by its tokens.
+// A model without a chat template is recognised by its tokens.
 ChatStyle style_by_tokens(const std::function<bool(std::string_view)>& has_token) {
   for (const auto& [mark, name] :
        {std::pair("<|im_start|>", "chatml"), std::pair("<|start_header_id|>", "llama3"),
@@ -133,14 +134,14 @@ ChatStyle style_by_tokens(const std::function<bool(std::string_view)>& has_token
   return {};
 }
 
-// White space around what is said tells who trims it; the second has what the first does not: the model's own system
-// message, an answer at the end.
+// The white space around the contents shows whether a template trims them. The first two conversations have no system
+// message, so they show the model's default one; the last two end with a request for an answer.
 const std::vector<TemplateProbe> kProbes = {
     {{{"user", " \u00a0What is\n2+2? \u3000"}, {"assistant", " 4.\n"}}, false},
     {{{"user", "Hello "}}, true},
     {{{"system", " Be brief. "}, {"user", " Name\none. "}, {"assistant", "Tea. "}, {"user", "Why?"}}, true}};
 
-// What stands there where nobody gives one: only ChatML's templates differ in it.
+// The system message in `rendered`, a conversation that has none of its own. Only templates of ChatML differ in it.
 std::string default_system(const Chat::Form& form, const std::string& rendered) {
   const std::string open = form.system_open, close = concat(form.system_close, form.user_open);
   if (std::string_view(form.name) != "chatml" || !rendered.starts_with(open)) return "";
@@ -148,7 +149,8 @@ std::string default_system(const Chat::Form& form, const std::string& rendered) 
   return end == std::string::npos ? "" : rendered.substr(open.size(), end - open.size());
 }
 
-// A template may refuse system messages, which is the first of the last probe's.
+// Whether `chat` renders the probes as the template did. The template may refuse the last probe, which has a system
+// message.
 bool writes_the_same(const Chat& chat, const std::vector<std::optional<std::string>>& texts) {
   for (size_t i = 0; i < kProbes.size(); ++i) {
     const bool refused = !texts[i] && i + 1 == kProbes.size();
@@ -185,7 +187,7 @@ Chat::Chat(const ChatStyle& style, const std::string& begin, const std::string& 
 
 namespace {
 
-// What is asked for before a text that lacks it is made.
+// The tokenizer's chat style. InputError if the model was not trained to chat, or in a style that is not known here.
 const ChatStyle& chat_of(const Tokenizer& tokenizer) {
   const ChatStyle& style = tokenizer.special().chat;
   fail_input_if(!style.problem.empty(), "[chat] ", style.problem);
@@ -244,7 +246,7 @@ std::string Chat::jinja() const {
   const Form& form = *form_;
   const std::string trim = form.trims ? " | trim" : "";
   const bool always = !system_.empty() || form.default_system;
-  // The system message with its marks: at once, or before the first user's words.
+  // The system message with its marks: written at once, or before the first user message.
   const std::string system = expression(form.system_open) + " + " +
                              (form.system_apart ? "(ns.system" + trim + ")" : "ns.system") + " + " +
                              expression(form.system_close);
@@ -279,7 +281,7 @@ std::vector<int32_t> Chat::encode_next(const std::vector<ChatMessage>& messages,
                                        bool ended) const {
   const std::string text = (ended ? "" : end_of_turn_) + next(messages, more);
   std::vector<int32_t> tokens = tokenizer_->encode(text);
-  // Some tokenizers begin every text with a space. This one goes on with another.
+  // Some tokenizers put a space before every text, but this text continues another one.
   const bool space = !form_ && !text.starts_with(' ') && !tokens.empty() && tokenizer_->piece(tokens[0]) == " ";
   if (space) tokens.erase(tokens.begin());
   return tokens;

@@ -1,4 +1,4 @@
-// Conversations as the text that a model was taught them in.
+// Conversations in the text format that a model was trained on.
 #pragma once
 
 #include <functional>
@@ -15,47 +15,49 @@ struct ChatMessage {
   std::string content;
 };
 
-// Which style a model's own chat template is: the one that writes two probe conversations as the template itself does
-// (jinja.h). Without a template, by the tokens there are. An empty name: none of those known here, and its problem.
+// Detects the style of a model's chat template: the one that renders the probe conversations exactly as the template
+// does (jinja.h). Without a template, the tokens decide. If the template matches no style, `name` is empty and
+// `problem` says why.
 //
 //   chatml       Qwen2, SmolLM2: <|im_start|>user\n...<|im_end|>\n
 //   llama2       <s>[INST] <<SYS>>\n...\n<</SYS>>\n\n... [/INST] ... </s>
 //   mistral      <s> [INST] ... [/INST] ...</s>; mistral-v1 without the first space, mistral-v3: ...[/INST]
 //   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 has a system message with dates,
-//                llama3.2 with that of today
+//                llama3.2 with today's date
 //   gemma        <start_of_turn>user\n...<end_of_turn>\n
-// `begin`, `end`: the texts of those tokens.
+// `begin`, `end`: the texts of the begin and end tokens.
 ChatStyle detect_chat_style(const std::string& chat_template, const std::string& begin, const std::string& end,
                             const std::function<bool(std::string_view)>& has_token);
 
 class Chat {
  public:
-  // InputError when the tokenizer's model was not taught to chat, or in a style that is unknown here. The tokenizer
-  // outlives it.
+  // InputError if the model was not trained to chat, or in a style that is not known here. The tokenizer must outlive
+  // this object.
   explicit Chat(const Tokenizer& tokenizer);
-  // In that style, whose name is one of those above; only with a tokenizer it gives tokens.
+  // Uses a known style by its name. Without a tokenizer, the encode functions must not be called.
   Chat(const ChatStyle& style, const std::string& begin, const std::string& end, const Tokenizer* tokenizer = nullptr);
-  // Also of a model that was not taught to: it goes on with the conversation as one text, in which an answer stands
-  // directly behind what it goes on with, and every other message on a line of its own. InputError: it was taught to, in
-  // a style that is unknown here.
+  // Also accepts a model that was not trained to chat. It continues the conversation as one text: an answer directly
+  // follows the text that it continues, and each other message begins a new line. InputError if the model was trained
+  // in a style that is not known here.
   static Chat or_text(const Tokenizer& tokenizer);
 
-  // The whole conversation; with `ask` up to where the assistant's next answer begins. Without a system message the
-  // model's own is taken, if it has one. To be encoded as it is: the marks at its beginning are in it. InputError: an
-  // unknown role, a system message that is not the first.
+  // Renders the whole conversation; with `ask`, up to where the assistant's next answer begins. Without a system
+  // message, the model's default one is used, if it has one. The result contains the marks at its beginning, so encode
+  // it without a prefix. InputError for an unknown role, and for a system message that is not the first message.
   std::string render(const std::vector<ChatMessage>& messages, bool ask) const;
 
-  // What a session that holds `messages`, the last one the assistant's, must read for the next question: without the
-  // mark that ends the assistant's turn, which the model has written itself (or end_of_turn() has to be read first).
+  // The text that a session must read for the next question, if it holds `messages`, of which the last is the
+  // assistant's. It begins after the mark that ends the assistant's turn: the model has written that mark, or the
+  // session reads end_of_turn() first.
   std::string next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more) const;
   const std::string& end_of_turn() const { return end_of_turn_; }
 
-  // The same as tokens. `ended`: the last answer's turn has its mark.
+  // The results of render and next as tokens. `ended`: the last answer already ends with its mark.
   std::vector<int32_t> encode(const std::vector<ChatMessage>& messages, bool ask) const;
   std::vector<int32_t> encode_next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more,
                                    bool ended) const;
 
-  // The same as a template of Jinja's, as tokenizer_config.json holds it: with messages, add_generation_prompt,
+  // The style as a Jinja template for tokenizer_config.json. Its variables are messages, add_generation_prompt,
   // bos_token and eos_token.
   std::string jinja() const;
 
@@ -66,7 +68,7 @@ class Chat {
   std::string expanded(const char* text) const;
 
   const Tokenizer* tokenizer_;
-  const Form* form_;  // null: one text
+  const Form* form_;  // null: no style, the conversation is plain text
   std::string begin_, end_of_turn_, system_;
 };
 

@@ -11,7 +11,7 @@
 namespace cortado {
 namespace {
 
-// Only what a chat asks of a tokenizer.
+// A tokenizer with only the functions that Chat uses.
 class Marks : public Tokenizer {
  public:
   explicit Marks(const std::string& style, const std::string& system = "") {
@@ -61,7 +61,7 @@ TEST(Chat, DefaultSystemMessages) {
   EXPECT_EQ(dated.find('{'), std::string::npos) << dated;
 }
 
-// What a session reads question by question is the conversation as a whole.
+// The texts that a session reads question by question add up to the whole conversation.
 TEST(Chat, TurnByTurn) {
   for (const char* style :
        {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "llama3.2", "gemma"}) {
@@ -79,7 +79,7 @@ TEST(Chat, TurnByTurn) {
   }
 }
 
-// A letter a token; a space before every text, as Llama 2's tokenizer has it.
+// One token per letter, and a space before every text, as in Llama 2's tokenizer.
 class Letters : public Marks {
  public:
   Letters() : Marks("") {}
@@ -98,7 +98,7 @@ TEST(Chat, OfAModelThatWasNotTaughtToIsOneText) {
   EXPECT_EQ(chat.render({{"user", "Q"}, {"user", "R"}}, true), "Q\nR");
   EXPECT_EQ(letters.decode(chat.encode({{"user", "Q"}}, true)), " Q");
   const std::vector<ChatMessage> begun = {{"user", "Q"}, {"assistant", " A"}};
-  for (const bool ended : {false, true}) {  // without another space where it goes on
+  for (const bool ended : {false, true}) {  // no second space where the text continues
     EXPECT_EQ(letters.decode(chat.encode_next(begun, {{"user", "R"}}, ended)), "\nR");
   }
   EXPECT_EQ(letters.decode(chat.encode_next(begun, {{"system", "S"}, {"user", "R"}}, true)), "\nS\nR");
@@ -115,7 +115,7 @@ std::string replaced_in(std::string text, const std::string& what, const std::st
   return text.replace(text.find(what), what.size(), with);
 }
 
-// ChatML as models have it, or nearly so.
+// ChatML as models have it, or slightly changed.
 std::string chatml(const std::string& before, const std::string& ask = "<|im_start|>assistant\n",
                    const std::string& separator = "\n") {
   return concat(before, "{% for message in messages %}{{ '<|im_start|>' + message.role + ", Json(separator).dump(),
@@ -137,7 +137,7 @@ TEST(Chat, DetectsStyles) {
   EXPECT_EQ(detect_chat_style("", "", "", has).name, "gemma");
 }
 
-// What has a style's marks and writes something else is none of them, and says so in one line.
+// A template with a style's marks that writes something else matches no style, and `problem` is one line.
 TEST(Chat, LooksAreNotEnough) {
   const std::vector<std::string> others = {
       chatml("{{ bos_token }}"),

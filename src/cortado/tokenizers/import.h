@@ -1,5 +1,5 @@
-// The tokenizers of pretrained models: from the forms they are published in, and in the form that Hugging Face's
-// programs read.
+// Imports the tokenizers of pretrained models from the formats they are published in, and exports them for Hugging
+// Face's libraries.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,39 @@
 
 namespace cortado {
 
-// A Hugging Face folder's tokenizer: tokenizer.json (byte-pair encodings), or else tokenizer.model (SentencePiece's
-// byte-pair models). More tokens, which tokens are special, what ends an answer and how to chat comes from
+// Imports a Hugging Face folder's tokenizer: tokenizer.json (byte-pair encodings), or else tokenizer.model (byte-pair
+// models of SentencePiece). Further tokens, special tokens, the tokens that end an answer, and the chat style come from
 // tokenizer_config.json, added_tokens.json, special_tokens_map.json, chat_template.jinja, generation_config.json and
-// config.json, where they are. Missing, broken or of a kind that is not supported: InputError in one line.
+// config.json, if present. InputError (one line) if the tokenizer is missing, broken or not supported.
 std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder);
 
-// What a GGUF file says about its tokenizer, by the keys tokenizer.ggml.*.
+// A GGUF file's metadata about its tokenizer (keys tokenizer.ggml.*).
 struct VocabularyMetadata {
   std::string model;                // "gpt2": byte-level with merges; "llama": SentencePiece with scores
-  std::string pre = "default";      // of gpt2: how text is cut into words
+  std::string pre = "default";      // gpt2 only: the pre-tokenizer
   std::vector<std::string> tokens;  // by id
-  std::vector<std::string> merges;  // of gpt2: "left right"
-  std::vector<float> scores;        // of llama
-  std::vector<int32_t> types;       // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; or none
+  std::vector<std::string> merges;  // gpt2 only: "left right"
+  std::vector<float> scores;        // llama only
+  std::vector<int32_t> types;       // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; may be empty
   // bos_token_id, eos_token_id, unknown_token_id, padding_token_id
   std::optional<int32_t> begin = {}, end = {}, unknown = {}, padding = {};
   std::vector<int32_t> stops = {};  // eot_token_id and others that end an answer
-  // add_bos_token, add_eos_token, add_space_prefix; absent: the model's custom
+  // add_bos_token, add_eos_token, add_space_prefix; nullopt: the default of the model type
   std::optional<bool> add_begin = {}, add_end = {}, add_space = {};
   bool remove_extra_spaces = false;  // remove_extra_whitespaces
   std::string chat_template = {};    // tokenizer.chat_template
 };
 
-// `place` names the file in messages.
+// Builds a tokenizer from the metadata. InputError "[place] ..." if it is incomplete or not supported.
 std::shared_ptr<Tokenizer> import_vocabulary(const VocabularyMetadata& metadata, const std::string& place);
 
-// The tokenizer of a pretrained model, a Hugging Face folder or a GGUF file; null if there is none.
+// The tokenizer of a pretrained model (a Hugging Face folder or a GGUF file); null if it has none.
 std::shared_ptr<Tokenizer> pretrained_tokenizer(const std::string& source);
 
-// Writes tokenizer.json, tokenizer_config.json (with a chat template, if the model was taught to chat) and
-// generation_config.json into a folder. False, and nothing is written: the tokenizer is none of byte pairs, the only
-// kind that pretrained models have here. InputError, and nothing is written: those files have no words for a step of
-// it.
+// Writes tokenizer.json, tokenizer_config.json (with a chat template, if the model was trained to chat) and
+// generation_config.json into a folder. Returns false and writes nothing if the tokenizer is not a byte-pair encoding,
+// the only kind that pretrained models have here. InputError, and nothing is written, if Hugging Face's format cannot
+// express a step of the tokenizer.
 bool export_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 
 }  // namespace cortado

@@ -20,7 +20,7 @@
 namespace cortado {
 namespace {
 
-// Its first line keeps the working folder's files from being imported.
+// The first line keeps Python from importing files of the working directory.
 constexpr const char* kScript = R"(
 import sys; sys.path[:] = [place for place in sys.path if place]
 import datetime, json, resource
@@ -54,7 +54,7 @@ json.dump(texts, sys.stdout)
 
 constexpr int kNoLibrary = 3, kNotFound = 127;
 
-// Of the environment that torch was installed into: PREFIX/bin/python3 of PREFIX/lib/.../torch/lib.
+// The Python of the environment that torch was installed into: PREFIX/bin/python3 for PREFIX/lib/.../torch/lib.
 std::string python_of_torch() {
   Dl_info info{};
   if (!::dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) || !info.dli_fname) return "";
@@ -81,7 +81,7 @@ File temporary_file() {
   return file;
 }
 
-// The exit code of `python -c kScript`; what it writes lies in `output`.
+// Runs `python -c kScript`, with its output in `output`. Returns the exit code.
 int run_script(const std::string& python, FILE* input, FILE* output) {
   std::rewind(input);
   posix_spawn_file_actions_t actions;

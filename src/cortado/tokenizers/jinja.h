@@ -1,4 +1,4 @@
-// Chat templates in Jinja's language, rendered by its own library.
+// Renders chat templates with the jinja2 library.
 #pragma once
 
 #include <optional>
@@ -15,12 +15,13 @@ struct TemplateProbe {
 };
 
 struct RenderedProbes {
-  std::vector<std::optional<std::string>> texts;  // none: the template refuses the conversation
-  std::string problem;                            // not empty: why there is nothing
+  std::vector<std::optional<std::string>> texts;  // nullopt: the template refuses the conversation
+  std::string problem;                            // if not empty: why there are no texts
 };
 
-// As transformers renders them, by the jinja2 of a Python: $CORTADO_PYTHON, or the one whose torch this is (torch needs
-// jinja2), or python3. In a sandbox: no template can do more than take ten seconds.
+// Renders the probes as transformers does, with the jinja2 of a Python: $CORTADO_PYTHON, or else that of the
+// environment torch is installed in (torch depends on jinja2), or python3. The template runs in a sandbox, with at most
+// ten seconds of CPU time.
 RenderedProbes render_by_jinja(const std::string& chat_template, const std::vector<TemplateProbe>& probes,
                                const std::string& begin, const std::string& end);
 

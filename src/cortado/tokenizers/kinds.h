@@ -1,4 +1,4 @@
-// The tokenizers behind tokenizer.h.
+// The tokenizer classes behind tokenizer.h.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace cortado {
 
-// Token = byte.
+// One token per byte.
 class ByteTokenizer : public Tokenizer {
  public:
   std::string kind() const override { return "byte"; }
@@ -21,7 +21,8 @@ class ByteTokenizer : public Tokenizer {
   void save(const std::string& directory) const override;
 };
 
-// Token = rank of the character among the characters of the training text, sorted by code point (char-rnn, nanoGPT).
+// One token per character: its rank among the characters of the training text, sorted by code point (as in char-rnn and
+// nanoGPT).
 class CharTokenizer : public Tokenizer {
  public:
   explicit CharTokenizer(std::vector<uint32_t> sorted_characters);
@@ -38,11 +39,11 @@ class CharTokenizer : public Tokenizer {
   [[noreturn]] void refuse(const Utf8Char& c, size_t at) const;
 
   std::vector<uint32_t> characters_;
-  std::vector<int32_t> rank_;  // code point -> token, -1 where absent; up to the last character
+  std::vector<int32_t> rank_;  // indexed by code point, up to the last character; -1 if absent
 };
 
-// Byte-pair pieces, bytes for what no piece covers. The SentencePiece library learns them, and is needed for nothing
-// else.
+// Byte-pair pieces, with bytes for characters that no piece covers. The SentencePiece library is needed only for
+// training.
 class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model_bytes, const std::string& source_name);
@@ -58,13 +59,13 @@ class SentencePieceTokenizer : public Tokenizer {
  private:
   std::string model_bytes_;
   BpeTokenizer pieces_;
-  std::vector<int32_t> space_mark_;  // its bytes' tokens
+  std::vector<int32_t> space_mark_;  // the tokens of its bytes
 };
 
-// Writes DIR/tokenizer.json: the common keys and those of `settings`.
+// Writes DIR/tokenizer.json: the keys common to all kinds, and those of `settings`.
 void save_tokenizer_json(const Tokenizer& tokenizer, const std::string& directory, const Json& settings);
 
-// Throws InputError when a token is not in 0 .. vocabulary-1.
+// Throws InputError if the token is not in 0 .. vocabulary - 1.
 void check_token(int32_t token, int64_t vocabulary);
 
 }  // namespace cortado

@@ -1,4 +1,5 @@
-// torch.classes.cortado.Tokenizer: tokenizers for Python, once libcortado.so is loaded with torch.classes.load_library.
+// torch.classes.cortado.Tokenizer: tokenizers for Python, available once torch.classes.load_library has loaded
+// libcortado.so.
 #include <torch/custom_class.h>
 
 #include "cortado/tokenizers/chat.h"
@@ -7,7 +8,7 @@
 namespace cortado {
 namespace {
 
-// A tokenizer folder (`kind` "native"), a Hugging Face folder ("huggingface") or a GGUF file ("gguf").
+// Opens a tokenizer folder (`kind` "native"), a Hugging Face folder ("huggingface") or a GGUF file ("gguf").
 class PythonTokenizer : public torch::CustomClassHolder {
  public:
   PythonTokenizer(const std::string& source, const std::string& kind) {
@@ -31,7 +32,7 @@ class PythonTokenizer : public torch::CustomClassHolder {
     return {tokens.begin(), tokens.end()};
   }
 
-  // The text's bytes, which need not be UTF-8: uint8.
+  // The text as a uint8 tensor: its bytes need not be UTF-8.
   at::Tensor decode(const std::vector<int64_t>& tokens, bool skip_special) const {
     std::vector<int32_t> ids;
     for (const int64_t token : tokens) {
@@ -44,13 +45,13 @@ class PythonTokenizer : public torch::CustomClassHolder {
     return bytes;
   }
 
-  // messages: role, content, role, content, ...
+  // `messages` lists role, content, role, content, ...
   std::string chat(const std::vector<std::string>& messages, bool ask) const {
     std::vector<ChatMessage> list;
     for (size_t i = 0; i + 1 < messages.size(); i += 2) list.push_back({messages[i], messages[i + 1]});
     return Chat(*tokenizer_).render(list, ask);
   }
-  // The template in Jinja's language; "" where the tokenizer has none.
+  // The chat template in Jinja; "" if the tokenizer has none.
   std::string chat_template() const {
     return tokenizer_->special().chat.name.empty() ? std::string() : Chat(*tokenizer_).jinja();
   }
@@ -71,7 +72,7 @@ class PythonTokenizer : public torch::CustomClassHolder {
   }
   int64_t vocabulary() const { return tokenizer_->vocabulary(); }
   void save(const std::string& directory) const { tokenizer_->save(directory); }
-  // As Hugging Face's programs read it.
+  // Writes the files that Hugging Face's libraries read; false if this is not a byte-pair tokenizer.
   bool export_to(const std::string& folder) const { return export_tokenizer(*tokenizer_, folder); }
 
  private:

@@ -12,17 +12,17 @@
 namespace cortado {
 namespace {
 
-// SentencePiece writes a space as this character (U+2581), so the character itself needs care.
+// SentencePiece writes a space as this character (U+2581), so a U+2581 in the text needs special treatment.
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-constexpr size_t kLongestSegment = 1 << 14;   // bytes encoded at once
-constexpr size_t kLongestSentence = 1 << 12;  // the same in training
-constexpr size_t kTrainingBytes = 32 << 20;   // more text changes the pieces little and costs memory and minutes
+constexpr size_t kLongestSegment = 1 << 14;   // bytes per call of encode
+constexpr size_t kLongestSentence = 1 << 12;  // bytes per training sentence
+constexpr size_t kTrainingBytes = 32 << 20;   // more text hardly changes the pieces, and costs memory and minutes
 
 void append_to(void* text, const char* bytes, size_t count) { static_cast<std::string*>(text)->append(bytes, count); }
 
-// Where to end a segment that begins at the start of `text`: after the first newline, else before the last space within
-// `longest` bytes, else at a character boundary. No piece contains a newline, or a space other than at its start, so
-// that the first two cuts change no token.
+// Returns where a segment at the start of `text` ends: after the first newline, else before the last space within
+// `longest` bytes, else at a character boundary. No piece contains a newline, or a space except at its start, so the
+// first two cuts change no token.
 size_t segment_end(std::string_view text, size_t longest) {
   const size_t newline = text.substr(0, longest).find('\n');
   if (newline != std::string_view::npos) return newline + 1;
@@ -34,10 +34,9 @@ size_t segment_end(std::string_view text, size_t longest) {
   return end;
 }
 
-// Cuts a text that comes in pieces into training sentences: lines without their newline, tabs and space marks (the
-// trainer skips sentences that contain its own marks), long ones in parts, empty ones left out. Of more than
-// kTrainingBytes it keeps a sample spread evenly: every sentence until the first half is full, then of every 2nd, 4th,
-// ... as the text goes on.
+// Cuts a text that arrives in pieces into training sentences: lines without newlines, tabs and space marks (the trainer
+// skips sentences that contain its own marks). Splits long lines and drops empty ones. From more than kTrainingBytes it
+// keeps an even sample: all sentences at first, then about every 2nd, 4th, ... as the text gets longer.
 class TrainingSentences {
  public:
   explicit TrainingSentences(const TextSource& source) {
@@ -45,7 +44,7 @@ class TrainingSentences {
     while (piece.clear(), source(piece)) {
       buffer += piece;
       size_t at = 0;
-      // The last sentence may go on in the next piece.
+      // The last sentence may continue in the next piece.
       while (buffer.size() - at > 2 * kLongestSentence) at += take(std::string_view(buffer).substr(at));
       buffer.erase(0, at);
     }
@@ -81,7 +80,7 @@ class TrainingSentences {
     return end;
   }
 
-  // A sentence stays when its lot is below the limit; when there are too many the limit is halved and the others go.
+  // Keeps a sentence if its random number (`lot`) is at most the limit. Too many kept bytes halve the limit.
   void keep(std::string_view sentence) {
     const uint64_t lot = lots_.bits(count_++);
     if (lot > limit_) return;
@@ -102,8 +101,8 @@ class TrainingSentences {
   size_t next_ = 0;
 };
 
-// The library's own words are for its authors: "./src/trainer_interface.cc(660) [...] Vocabulary size too high (20000).
-// Please set it to a value <= 564."
+// Translates messages such as "./src/trainer_interface.cc(660) [...] Vocabulary size too high (20000). Please set it to
+// a value <= 564.", which address SentencePiece's authors.
 std::string plain_reason(const std::string& reason, int64_t vocabulary) {
   if (const size_t at = reason.find("<= "); reason.find("too high") != std::string::npos && at != std::string::npos) {
     return concat("the text has too few different words for ", vocabulary, " pieces: at most ",
@@ -119,12 +118,12 @@ std::string plain_reason(const std::string& reason, int64_t vocabulary) {
 
 BpeDefinition definition_of(const std::string& model, const std::string& source_name) {
   BpeDefinition definition = define_vocabulary(read_sentencepiece_model(model, source_name), source_name);
-  // Marks (<unk>, <s>, </s>) decode to nothing, and what looks like one in a text is text.
+  // Control symbols (<unk>, <s>, </s>) decode to nothing, and the same characters in a text are ordinary text.
   for (const AddedToken& mark : definition.added) definition.tokens[mark.id].clear();
   definition.added.clear();
   definition.special = {};
   definition.unknown = -1;
-  // No piece has a space but at its beginning: most words between two are met again, and found in the cache.
+  // A piece has a space only at its beginning. So the text can be cut before spaces: most words repeat and are cached.
   definition.pre_tokenizer = {{"split", {std::string(kSpaceMark)}, "merged_with_next"}};
   return definition;
 }
@@ -169,7 +168,7 @@ std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const
   while (!text.empty()) {
     std::string_view segment = text.substr(0, segment_end(text, kLongestSegment));
     text.remove_prefix(segment.size());
-    for (size_t mark = 0; mark != std::string_view::npos;) {  // the space mark's token would decode to a space
+    for (size_t mark = 0; mark != std::string_view::npos;) {  // decoded, the space mark's token would become a space
       mark = segment.find(kSpaceMark);
       append(pieces_.encode(segment.substr(0, mark)));
       if (mark == std::string_view::npos) continue;

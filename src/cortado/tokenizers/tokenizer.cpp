@@ -15,11 +15,11 @@ namespace {
 
 constexpr const char* kFormat = "cortado tokenizer";
 constexpr int64_t kVersion = 1;
-constexpr int64_t kSmallestPieces = 260;  // 256 bytes, three marks, one character
+constexpr int64_t kSmallestPieces = 260;  // 256 bytes, three control symbols, one character
 constexpr int64_t kMostPieces = 1 << 20;
 constexpr std::string_view kSentencePiece = "sentencepiece:";
 
-// The N of "sentencepiece:N"; 0 for byte and char.
+// N in "sentencepiece:N"; 0 for byte and char.
 int64_t pieces_of(const std::string& spec) {
   if (spec == "byte" || spec == "char") return 0;
   int64_t pieces = 0;
@@ -107,7 +107,7 @@ std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::ve
 
 std::string StreamDecoder::push(int32_t token) {
   if (tokenizer_->is_special(token)) return "";
-  // All tokenizers decode token by token to bytes: only characters can be unfinished.
+  // All tokenizers decode token by token to bytes, so only a character can be unfinished.
   pending_ += started_ ? tokenizer_->piece(token) : tokenizer_->decode({token});
   started_ = true;
   std::string out;
@@ -116,7 +116,7 @@ std::string StreamDecoder::push(int32_t token) {
     out.append(pending_, 0, valid);
     pending_.erase(0, valid);
     if (pending_.empty() || utf8_char(pending_).unfinished) break;
-    out += "\uFFFD";  // a byte that can begin no character
+    out += "\uFFFD";  // a byte that cannot begin a character
     pending_.erase(0, 1);
   }
   return out;

@@ -1,4 +1,4 @@
-// Text to tokens and back: byte, character, SentencePiece, and the byte-pair encodings of pretrained models.
+// Text to token ids and back: byte, character, SentencePiece, and the byte-pair encodings of pretrained models.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace cortado {
 
-// How a model was taught to talk (chat.h): which template, and what it says about itself when nobody says otherwise.
+// How a model was trained to chat (chat.h): the template's name, and the default system message.
 struct ChatStyle {
-  std::string name;  // empty: it was not
+  std::string name;  // empty: not trained to chat, or see `problem`
   std::string system;
-  std::string problem = {};  // it was, but `name` is empty: why
+  std::string problem = {};  // if not empty: why the model's template is not supported
 
   bool taught() const { return !name.empty() || !problem.empty(); }
 };
 
-// Tokens with a meaning of their own; -1 where there is none.
+// Token ids with a special role; -1 if there is none.
 struct SpecialTokens {
   int32_t begin = -1, end = -1, unknown = -1, padding = -1;
-  std::vector<int32_t> prefix, suffix;  // what a whole text begins with and ends with; encode does not add them
-  std::vector<int32_t> stops;           // a model that writes one of these has finished
+  std::vector<int32_t> prefix, suffix;  // begin and end a whole text; encode does not add them
+  std::vector<int32_t> stops;           // generation ends when the model writes one of these
   ChatStyle chat;
 };
 
@@ -33,52 +33,53 @@ class Tokenizer {
 
   virtual std::string kind() const = 0;  // "byte", "char", "sentencepiece", "bpe"
   virtual int64_t vocabulary() const = 0;
-  // decode(encode(text)) == text for any text the tokenizer covers (byte and SentencePiece with byte fallback: any
-  // UTF-8; byte: any bytes; bpe: what its model's own tokenizer keeps). A character that the char tokenizer has not
-  // seen is an InputError that names it.
+  // decode(encode(text)) == text for any text that the tokenizer covers: byte covers any bytes, SentencePiece with byte
+  // fallback any UTF-8, bpe whatever the model's own tokenizer keeps. InputError for a character that the char
+  // tokenizer has not seen; the message names it.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   virtual std::string decode(const std::vector<int32_t>& tokens) const = 0;
-  // What one token stands for in the middle of a text: decode may treat the first one in another way.
+  // The text of a token in the middle of a text; decode may treat the first token differently.
   virtual std::string piece(int32_t token) const { return decode({token}); }
-  virtual bool is_special(int32_t /*token*/) const { return false; }     // a mark rather than text
-  virtual const SpecialTokens& special() const;                          // none, if not overridden
+  // whether the token is a control token rather than text
+  virtual bool is_special(int32_t /*token*/) const { return false; }
+  virtual const SpecialTokens& special() const;                          // by default none
   virtual int32_t find(std::string_view /*token*/) const { return -1; }  // the id of a token by its text; -1: unknown
-  // Writes DIR/tokenizer.json (and DIR/tokenizer.model for SentencePiece, DIR/pieces.json for bpe).
+  // Writes DIR/tokenizer.json, for SentencePiece also DIR/tokenizer.model, for bpe also DIR/pieces.json.
   virtual void save(const std::string& directory) const = 0;
 };
 
-// encode, with the marks that the model expects at the beginning and the end of a whole text.
+// Encodes a whole text, with the tokens that the model expects at its beginning and end.
 std::vector<int32_t> encode_document(const Tokenizer& tokenizer, std::string_view text);
-// The same without the end: a text to go on with.
+// Encodes a text to continue: like encode_document, but without the tokens at the end.
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view text);
 
-// Reads what save wrote; missing, broken or unknown: InputError.
+// Reads a folder that save wrote. InputError if it is missing, broken or unknown.
 std::shared_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 
-// Gives the next piece of a text (of whole characters, appended to the string); false at the end.
+// Appends the next piece of a text (whole characters) to the string; returns false at the end.
 using TextSource = std::function<bool(std::string& piece)>;
 
-// spec: "byte", "char", "sentencepiece:8000". Those that learn, learn from a text that comes in pieces: it may be larger
-// than memory. A wrong spec, no text: InputError.
+// Makes a tokenizer by `spec`: "byte", "char", "sentencepiece:8000". The kinds that are trained read the text in
+// pieces, so it may be larger than memory. InputError for a wrong spec, and if there is no text.
 std::shared_ptr<Tokenizer> learn_tokenizer(const std::string& spec, const TextSource& source);
-// The same from whole files.
+// Like learn_tokenizer, with the text of whole files.
 std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::vector<std::string>& files);
 
-// Throws InputError unless `spec` is one that learn_tokenizer takes.
+// Throws InputError unless learn_tokenizer accepts `spec`.
 void check_tokenizer_spec(const std::string& spec);
 
-// Decodes a stream token by token: returns only whole UTF-8 characters, holding an unfinished one back (tokens may
-// split a character), and nothing for special tokens.
+// Decodes a stream token by token. Returns only whole UTF-8 characters: tokens may split a character, and then its
+// bytes are held back. Returns nothing for special tokens.
 class StreamDecoder {
  public:
   explicit StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
   std::string push(int32_t token);
-  std::string finish();  // what is held back, as U+FFFD if it is not valid
+  std::string finish();  // the bytes held back, as U+FFFD if they are not valid
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::string pending_;   // bytes of an unfinished character
-  bool started_ = false;  // a token that is text has come
+  bool started_ = false;  // whether a token that is text has been pushed
 };
 
 }  // namespace cortado

@@ -23,8 +23,8 @@ const char* source_folder() {
 
 std::string corpus() { return std::string(source_folder()) + "/data/tinyshakespeare.txt"; }
 
-// Text that tokenizers get wrong: several scripts, combining marks, joined emoji, all kinds of white space, and
-// characters or words that SentencePiece keeps for itself.
+// Texts that tokenizers often get wrong: several scripts, combining marks, joined emoji, all kinds of white space, and
+// characters or words that SentencePiece reserves.
 const std::vector<std::string>& hard_texts() {
   static const std::vector<std::string> texts{
       "",
@@ -95,7 +95,7 @@ TEST(ByteTokenizer, AnyBytes) {
 
 TEST(CharTokenizer, SortedCharactersOfTheText) {
   const auto tokenizer = make_tokenizer("char", {corpus()});
-  EXPECT_EQ(tokenizer->vocabulary(), 65);  // as char-rnn and nanoGPT
+  EXPECT_EQ(tokenizer->vocabulary(), 65);  // as in char-rnn and nanoGPT
   EXPECT_EQ(tokenizer->encode("\n !$zA"), (std::vector<int32_t>{0, 1, 2, 3, 64, 13}));
   expect_round_trip(*tokenizer, read_file(corpus()));
   EXPECT_EQ(error_of([&] { tokenizer->encode("na\u00efve"); }),
@@ -142,7 +142,7 @@ TEST(SentencePiece, RoundTripsEveryCharacter) {
   expect_round_trip(*small_sentencepiece(), text);
 }
 
-// What the library itself (0.1.97) made of this text with the model that it learnt, recorded.
+// The tokens that the library itself (0.1.97) produced for this text with the trained model, recorded.
 TEST(SentencePiece, EncodesAsTheLibrary) {
   const TemporaryDirectory folder;
   small_sentencepiece()->save(folder.path());
@@ -211,8 +211,7 @@ TEST(SentencePiece, ImpossibleVocabularies) {
             "[tokenizer] sentencepiece: there is no text to learn from");
 }
 
-// The address of torch's FLAGS_minloglevel must not be what SentencePiece writes its own, larger one to
-// (sentencepiece/bridge.h).
+// SentencePiece must not write its own, larger FLAGS_minloglevel to the address of torch's (sentencepiece/bridge.h).
 TEST(SentencePiece, IsKeptApartFromTorch) {
   small_sentencepiece();
 #ifdef __SANITIZE_ADDRESS__

@@ -14,12 +14,12 @@
 namespace cortado {
 namespace {
 
-// Examples as a model reads them: dense where they are of one length, packed otherwise.
+// A batch of examples: dense if their lengths are equal, packed otherwise.
 struct ExampleBatch {
   std::vector<Example> examples;
   Tensor inputs;
   Batch about;
-  Tensor targets;  // [the inputs' tokens] where tokens have targets, else [examples]: classes
+  Tensor targets;  // [tokens of the inputs] if tokens have targets, else [examples]: classes
 };
 
 Tensor inputs_of(const Example& example, const TaskShape& shape, bool second) {
@@ -53,8 +53,8 @@ ExampleBatch collate(std::vector<Example> examples, const TaskShape& shape, at::
   return batch;
 }
 
-// Which examples a batch has. Batches lie within segments; where shuffled, examples and batches are in an order that is
-// a pure function of (seed, epoch).
+// Determines the examples of each batch. Batches do not cross segments. If shuffled, the order of examples and batches
+// is a pure function of (seed, epoch).
 class Order {
  public:
   Order(const std::vector<int64_t>& segments, int64_t batch, bool shuffled, int64_t seed)
@@ -96,9 +96,9 @@ class Order {
   int64_t batch_;
   bool shuffled_;
   RandomStream random_;
-  std::vector<std::pair<size_t, int64_t>> batches_;  // segment, first of its examples
+  std::vector<std::pair<size_t, int64_t>> batches_;  // segment and first example
   int64_t epoch_ = -1;
-  std::vector<std::vector<int64_t>> examples_;  // of each segment
+  std::vector<std::vector<int64_t>> examples_;  // [segment][i]
   std::vector<int64_t> order_;
 };
 
@@ -158,7 +158,7 @@ class ExampleTask : public Task {
   }
 
  private:
-  // Of so many its mean loss is.
+  // The number of targets of an example.
   double counted_targets(const Example& example) const {
     if (shape_.classes > 0) return 1;
     return double(std::count_if(example.targets.begin(), example.targets.end(), [](int64_t it) { return it >= 0; }));
@@ -173,7 +173,7 @@ class ExampleTask : public Task {
   DataIdentity identity_;
 };
 
-// Its head and its input follow from the task where the config leaves them open.
+// Completes head and input from the task where the config leaves them open.
 void complete_head(const TaskShape& shape, ModelConfig& model, const std::string& name) {
   HeadConfig& head = model.head;
   if (shape.classes == 0) {
@@ -233,7 +233,7 @@ class ExampleData : public TaskData {
   bool shuffled_ = true;
 };
 
-// Adds up the losses and scores of one batch's answers.
+// Sums up losses and scores over batches.
 class Answers {
  public:
   Answers(const TaskExamples& task, Split split) : task_(task), shape_(task.shape()), scores_(task.scores(split)) {}

@@ -1,4 +1,4 @@
-// Tasks whose examples have answers (tasks/): tokens with targets, or classes.
+// Training tasks over examples (tasks/), whose targets are tokens or classes.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace cortado {
 
-// The task that a config's object "task" names. Language models learn its targets, classifiers its classes.
+// Opens the task that a config's object "task" names. Language models learn its target tokens, classifiers its classes.
 std::unique_ptr<TaskData> open_example_data(const Json& task);
 
-// What `model` answers to the examples of a split (the first `most`, 0: all), scored: the task's metrics and, as
-// "loss", the mean cross-entropy in nats of what has a target. No gradients, no dropout.
+// Scores a model on the first `most` examples of a split (0: all). Returns the task's metrics and, as "loss", the mean
+// cross-entropy per target in nats. Runs without gradients and dropout.
 Json score_examples(const Backbone& model, const TaskExamples& task, Split split, int64_t batch, int64_t most,
                     const std::function<void(int64_t done, int64_t total)>& progress = {});
 

@@ -1,4 +1,4 @@
-// Models learn the tasks of tasks/ by the loop that trains on texts.
+// Models learn the tasks of tasks/ with the training loop that language modelling uses.
 #include "cortado/train/example_task.h"
 
 #include <filesystem>
@@ -40,9 +40,9 @@ TEST_F(ExampleTaskTest, RecallIsLearnedUntilTheTargetIsReached) {
   EXPECT_LT(first->at("accuracy").get<double>(), 0.9);
   EXPECT_GE(lines.back().at("accuracy").get<double>(), 0.95);
   EXPECT_EQ(lines.back().at("accuracy"), lines.back().at("accuracy_2_pairs"));
-  // A run that has reached its target has nothing left to do.
+  // A run that has reached its target ends at once.
   EXPECT_EQ(train_run(resuming("run")).state.step, result.state.step);
-  // One whose target is raised goes on.
+  // A run whose target is raised continues.
   TrainRequest further = resuming("run");
   further.config = read_json_file(path("run") + "/config.json");
   further.config["training"]["target"] = 1.5;
@@ -50,7 +50,7 @@ TEST_F(ExampleTaskTest, RecallIsLearnedUntilTheTargetIsReached) {
   EXPECT_EQ(train_run(further).state.step, result.state.step + 3);
 }
 
-// Examples of different lengths are packed, and the answers counted where the task asks.
+// Examples of different lengths are packed, and loss counts only the tokens that the task selects.
 TEST_F(ExampleTaskTest, GoesOnBitForBitInEpochs) {
   const Json task = parse_json(R"({"name": "regbench", "examples": 20, "validation_examples": 3, "most_strings": 10,
                                    "longest_string": 8})",
@@ -67,7 +67,7 @@ TEST_F(ExampleTaskTest, GoesOnBitForBitInEpochs) {
   EXPECT_FALSE(train_run(first).done);
   EXPECT_TRUE(train_run(resuming("parts")).done);
   expect_same_run("whole", "parts");
-  // Further, at the end of the schedule that it began with.
+  // More epochs: the schedule ends where it first did.
   Json longer = whole;
   longer["training"]["epochs"] = 4;
   TrainRequest further = request(longer, "parts");
@@ -89,12 +89,12 @@ TEST_F(ExampleTaskTest, AClassifierFollowsFromTheTask) {
   const auto task = open_task(json["task"], "task");
   const Json scores = score_examples(*model, *task, Split::kValidation, 3, 0);
   EXPECT_EQ(scores["accuracy"], metrics("run").back()["accuracy"]);
-  // However they are batched.
+  // The batch size does not matter.
   EXPECT_NEAR(scores["loss"].get<double>(), score_examples(*model, *task, Split::kValidation, 10, 0)["loss"], 1e-5);
 }
 
-// Examples have from few to many targets: what is learned of them together is what is learned of them in parts, in
-// turn or by several processes.
+// Examples differ in their number of targets. Gradients from parts of a batch, one after the other or on several
+// processes, equal those from the whole batch.
 TEST_F(ExampleTaskTest, PartsOfABatchAreTheBatch) {
   const Json settings = parse_json(R"({"name": "regbench", "examples": 12, "validation_examples": 1, "most_strings": 10,
                                        "longest_string": 8, "shuffle": false})",
@@ -105,7 +105,7 @@ TEST_F(ExampleTaskTest, PartsOfABatchAreTheBatch) {
   const auto data = open_example_data(settings);
   data->complete(model_config, options, "test");
   const auto model = std::make_shared<LanguageModel>(model_config);
-  // The mean's gradients from `batches` batches, each in `parts` parts.
+  // Gradients of the mean loss, from `batches` batches of `parts` parts each.
   const auto learned = [&](int64_t batches, int64_t parts) {
     options.batch = 12 / batches;
     const auto task = data->task(model, options);
@@ -134,7 +134,7 @@ TEST_F(ExampleTaskTest, PartsOfABatchAreTheBatch) {
   }
 }
 
-// By hand: the loss of the counted tokens of two examples, one by one.
+// Compares with the loss of the targets of two examples, computed one by one.
 TEST_F(ExampleTaskTest, TheLossIsThatOfTheTargets) {
   train_run(request(config(kRecall, "{}"), "run"));
   const auto model = std::dynamic_pointer_cast<LanguageModel>(open_backbone(path("run")));

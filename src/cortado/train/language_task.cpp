@@ -14,8 +14,8 @@ namespace {
 
 class LanguageTask : public Task {
  public:
-  // What requires gradients in the model learns. `validation` may be null or too short to predict anything: then
-  // nothing is validated.
+  // Trains the model's parameters that require gradients. Does not validate if `validation` is null or too short for a
+  // prediction.
   LanguageTask(std::shared_ptr<LanguageModel> model, const TrainingOptions& options,
                std::shared_ptr<BatchSource> batches, std::shared_ptr<const TokenFile> validation)
       : model_(std::move(model)),
@@ -47,7 +47,7 @@ class LanguageTask : public Task {
   const std::string name_ = "train";
   std::shared_ptr<LanguageModel> model_;
   TrainingOptions options_;
-  at::ScalarType type_;  // of products
+  at::ScalarType type_;  // type of matrix products
   std::shared_ptr<BatchSource> batches_;
   DataIdentity identity_;
   std::shared_ptr<const TokenFile> validation_;
@@ -83,14 +83,15 @@ class LanguageData : public TaskData {
   Dataset dataset_;
 };
 
-// What of a batch is the turn's: rows, or of a packed one sequences of about as many tokens. No tokens: nothing is.
+// Returns the turn's part of a batch: some rows or, if packed, sequences with about that share of the tokens; may be
+// empty.
 TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn) {
   if (turn.parts == 1) return batch;
   if (!batch.cu_seqlens) {
     const int64_t rows = batch.tokens.size(0), begin = turn.begin(rows), count = turn.end(rows) - begin;
     return {batch.tokens.narrow(0, begin, count), batch.targets.narrow(0, begin, count), std::nullopt};
   }
-  // The sequences that begin within the part's share of the tokens.
+  // Takes the sequences that begin within the part's share of the tokens.
   const int64_t tokens = batch.tokens.size(1);
   const Tensor bounds = batch.cu_seqlens->to(at::kLong).contiguous();
   const std::vector<int64_t> all(bounds.const_data_ptr<int64_t>(), bounds.const_data_ptr<int64_t>() + bounds.numel());
@@ -101,12 +102,12 @@ TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn) {
           bounds.slice(0, first, last + 1) - begin};
 }
 
-// What of a sequence lies before the relay's part `part`.
+// Returns the number of tokens of a sequence before the relay's part `part`.
 int64_t tokens_before(const TrainingBatch& batch, const Relay& relay, int64_t part) {
   return batch.tokens.size(1) * part / relay.parts();
 }
 
-// This process's part of every sequence.
+// Returns this process's part of every sequence.
 TrainingBatch tokens_of(const TrainingBatch& batch, const Relay& relay) {
   const int64_t begin = tokens_before(batch, relay, relay.part()),
                 count = tokens_before(batch, relay, relay.part() + 1) - begin;

@@ -1,4 +1,4 @@
-// Language modelling: the next token of a text.
+// Language modelling: prediction of a text's next token.
 #pragma once
 
 #include <memory>
@@ -9,20 +9,21 @@
 
 namespace cortado {
 
-// Forward and backward of the turn's part of a batch, products in `type`: adds the gradients of the sum of its losses.
+// Runs forward and backward on the turn's part of a batch, with matrix products in `type`. Adds the gradients of the
+// summed losses.
 LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, const Turn& turn = {});
 
-// `path`: a folder made by `cortado prepare`, or a text, which is then cut into train and validation and tokenized as
-// the options say, or by `tokenizer` where one is given. Missing, empty, not text: InputError.
+// Opens a folder made by `cortado prepare`, or a text, which is split into train and validation and tokenized by
+// `tokenizer` or, if null, as the options say. Throws InputError if it is missing, empty or not text.
 Dataset open_data(const std::string& path, const TrainingOptions& options,
                   const std::shared_ptr<Tokenizer>& tokenizer = nullptr);
 
-// Random crops [batch, context], or packed documents [1, batch * context] in sequences of at most `context` tokens.
-// Fewer tokens than one crop: InputError.
+// Returns random crops [batch, context], or packed documents [1, batch * context] in sequences of at most `context`
+// tokens. Throws InputError if there are fewer tokens than one crop.
 std::shared_ptr<BatchSource> make_batches(const std::shared_ptr<TokenFile>& tokens, const TrainingOptions& options);
 
-// The texts that the options name ("data"), tokenized by the run's own tokenizer where it has one: learning one anew
-// could give another.
+// Opens the text that the options name ("data"). `tokenizer` is the folder of the run's own tokenizer, if it has one:
+// learning it again might give another one.
 std::unique_ptr<TaskData> open_language_data(const TrainingOptions& options, const std::string& tokenizer = "");
 
 }  // namespace cortado

@@ -29,7 +29,7 @@ AdamW::AdamW(const Parameters& parameters, const TrainingOptions& options, const
   }
 }
 
-// The largest first, each to the process that has the least so far.
+// Assigns the largest parameters first, each to the process with the smallest load so far.
 void AdamW::share_owners() {
   std::vector<std::pair<Group*, size_t>> all;
   for (Group& group : groups_) {
@@ -46,7 +46,7 @@ void AdamW::share_owners() {
   }
 }
 
-// Each process tells the others what it has updated, in one piece.
+// Each process sends the parameters that it has updated, in one message.
 void AdamW::exchange_parameters() {
   for (int64_t owner = 0; owner < ranks_.size(); ++owner) {
     std::vector<Tensor> parameters;
@@ -89,13 +89,13 @@ void AdamW::step(double rate, double divisor) {
 }
 
 void AdamW::update(Group& group, double rate, const Tensor& divisor) {
-  // A parameter that took no part in this step has no gradient and stays as it is.
+  // A parameter without a gradient took no part in this step and stays unchanged.
   std::vector<Tensor> parameters, gradients, first, second;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const Tensor& gradient = group.parameters[i].grad();
     if (!gradient.defined() || !owns(group, i)) continue;
     parameters.push_back(group.parameters[i]);
-    gradients.push_back(gradient.contiguous());  // the fused kernel walks all four in memory order
+    gradients.push_back(gradient.contiguous());  // the fused kernel visits all four tensors in memory order
     first.push_back(group.first[i]);
     second.push_back(group.second[i]);
   }

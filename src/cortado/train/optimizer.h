@@ -1,4 +1,4 @@
-// AdamW over a list of parameters, with torch's fused update.
+// AdamW over a list of parameters, by torch's fused update.
 #pragma once
 
 #include <string>
@@ -12,32 +12,31 @@
 
 namespace cortado {
 
-// Not torch::optim::AdamW: that loops over the parameters with ten small operations each, which for a small model costs
-// as much as its backward. torch's fused operator does a whole group in one call (a test holds the two against each
-// other).
+// torch::optim::AdamW is not used because it runs ten small operations per parameter, which for a small model costs as
+// much as its backward. torch's fused operator updates a whole group in one call; a test compares the two.
 //
-// Weight decay acts on matrices and embeddings alone, by the parameters' roles (nn/module.h).
+// Weight decay applies to matrices and embeddings only, according to the parameters' roles (nn/module.h).
 //
-// Over several processes with the same gradients it can be shared out (ZeRO, stage 1): each keeps the moments of its part
-// of the parameters alone, updates these, and gets the others' from the others. The numbers are the same.
+// Several processes with equal gradients can share the optimiser's state (ZeRO stage 1): each keeps the moments of its
+// part of the parameters, updates these, and receives the other parameters. Results are equal.
 class AdamW {
  public:
-  // `shared_out`: among `ranks`, else each process has all of it.
+  // `shared_out`: divide the state among `ranks`; otherwise each process has all of it.
   AdamW(const Parameters& parameters, const TrainingOptions& options, const Ranks& ranks = {}, bool shared_out = false);
 
-  // Euclidean norm of all gradients together. Waits for the device.
+  // Returns the Euclidean norm of all gradients together. Synchronises with the device.
   double gradient_norm() const;
-  // One update with this learning rate; gradients are divided by `divisor` (clipping: max(1, norm / clip)).
+  // Makes one update with this learning rate. Gradients are divided by `divisor` (for clipping: max(1, norm / clip)).
   void step(double rate, double divisor = 1.0);
-  // Forgets all gradients.
+  // Clears all gradients.
   void clear_gradients();
 
   int64_t steps() const { return steps_; }
-  // Names of the parameters that are decayed.
+  // Returns the names of the parameters with weight decay.
   std::vector<std::string> decayed() const;
 
-  // Moments by name ("first.NAME", "second.NAME"), for a checkpoint; restore wants exactly these. Where they are shared
-  // out, process 0 gets the others' (collective), which get none.
+  // Returns the moments by name ("first.NAME", "second.NAME") for a checkpoint. If they are divided, the call is
+  // collective: process 0 gets all of them, the others none. `restore` requires exactly these tensors.
   NamedTensors moments() const;
   void restore(const NamedTensors& moments, int64_t steps);
 
@@ -45,7 +44,7 @@ class AdamW {
   struct Group {
     double weight_decay = 0;
     std::vector<std::string> names;
-    std::vector<Tensor> parameters, first, second;  // moments: undefined where they are another's
+    std::vector<Tensor> parameters, first, second;  // moments; undefined if another process has them
     std::vector<int64_t> owners;
   };
   bool owns(const Group& group, size_t i) const { return group.owners[i] == ranks_.rank() || !shared_out_; }
@@ -60,7 +59,7 @@ class AdamW {
   int64_t steps_ = 0;
 };
 
-// What the gradients are divided by so that their norm is at most `clip` (0: no limit).
+// Returns the divisor of the gradients that makes their norm at most `clip` (0: no limit).
 double clip_divisor(double norm, double clip);
 
 }  // namespace cortado

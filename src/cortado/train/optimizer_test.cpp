@@ -67,7 +67,7 @@ TEST(AdamW, DecaysMatricesOnly) {
   EXPECT_EQ(AdamW(trainable(toy), toy_options()).decayed(), (std::vector<std::string>{"matrix", "idle"}));
 }
 
-// rate · decay = 1 makes 0 of what is decayed: of every mechanism, that is matrices and embeddings and nothing else.
+// With rate · decay = 1, decayed parameters become 0. In every mechanism these are the matrices and embeddings only.
 TEST(AdamW, LeavesTheDynamicsOfEveryMechanismAsTheyAre) {
   const std::set<std::string> dynamics{"a_log", "step_bias", "dt_bias", "log_step", "log_decay", "frequency",
                                        "decay", "bonus",     "mix",     "mix_x",    "mix_k",     "mix_v",
@@ -128,7 +128,7 @@ TEST(AdamW, RestoresExactly) {
     const at::NoGradGuard no_grad;
     for (auto& entry : b.named_parameters()) entry.value().copy_(a.named_parameters()[entry.key()]);
   }
-  // By name: earlier versions had them in the order of other groups.
+  // Moments are found by name: earlier versions stored them in the order of other groups.
   auto reversed = first.moments();
   std::ranges::reverse(reversed);
   second.restore(reversed, 3);

@@ -1,4 +1,4 @@
-// Options, schedule, metrics and the run's folder: what needs no model.
+// Options, schedule, metrics and the run's folder: tests without a model.
 #include "cortado/train/options.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(TrainingOptions, DefaultsAndRoundTrip) {
   const auto defaults = options_of("{}");
   EXPECT_EQ(defaults.steps, 2000);
   EXPECT_EQ(defaults.decay_steps, 2000);
-  EXPECT_FALSE(defaults.dtype);  // "auto": nothing was measured for it yet
+  EXPECT_FALSE(defaults.dtype);  // "auto": not measured yet
   EXPECT_EQ(defaults.to_json()["dtype"], "auto");
   EXPECT_EQ(options_of(defaults.to_json().dump()).to_json(), defaults.to_json());
   EXPECT_EQ(defaults.compute_type(), fast_training_type());

@@ -12,7 +12,7 @@ constexpr const char* kFormat = "cortado-trainer";
 constexpr const char* kTrainerVersion = "1";
 const std::string kModelPrefix = "model.";
 
-// Earlier versions wrote only that a target was reached.
+// Earlier versions stored a boolean, not the score that was reached.
 TrainerState state_of(Json json, const std::string& path) {
   const bool reached = json.is_object() && json.value("reached", Json()).is_boolean();
   if (reached) json.erase("reached");

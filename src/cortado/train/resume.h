@@ -1,4 +1,4 @@
-// The trainer's checkpoint: everything that continuing exactly needs, in one file.
+// The trainer's checkpoint: one file with all that exact resumption needs.
 #pragma once
 
 #include <limits>
@@ -13,31 +13,33 @@
 
 namespace cortado {
 
-// Where training stands. Nothing random is kept: every draw (crops, dropout) is a pure function of the seed and of
-// what is below.
+// The progress of training. It holds no random state: every draw (crops, dropout) is a pure function of the seed and of
+// these values.
 struct TrainerState {
   int64_t step = 0;    // optimiser steps done
-  int64_t tokens = 0;  // trained on
+  int64_t tokens = 0;  // tokens trained on
   DataPosition data;
-  DataIdentity read;                                           // of the training split
+  DataIdentity read;                                           // identity of the training split
   double best_loss = std::numeric_limits<double>::infinity();  // on the validation split
   int64_t best_step = 0;
   double validation_loss = std::numeric_limits<double>::infinity();  // the latest
-  int64_t validated_step = 0;                                        // when
-  std::optional<double> reached = {};  // the score that reached the options' target: nothing is left to do
-  double seconds = 0;                  // spent training, all sessions together
-  std::optional<Plateau> plateau;  // gives the learning rate in place of the options' schedule; not among the fields
+  int64_t validated_step = 0;                                        // step of the latest validation
+  // The score that reached the options' target, which ends training.
+  std::optional<double> reached = {};
+  double seconds = 0;  // training time of all sessions together
+  // Gives the learning rate instead of the options' schedule. Not one of the fields.
+  std::optional<Plateau> plateau;
 
   void fields(JsonFields& json);
 };
 
-// Weights ("model.NAME"), moments and state (metadata "state") in one safetensors file, written beside its place and
-// renamed: a kill at any moment leaves either the former checkpoint or this one, never a mixture. `about` is kept as
-// metadata "about" (the run's settings). Weights that are not finite: Failure, nothing is written.
+// Writes weights ("model.NAME"), moments and the state (metadata "state") to one safetensors file, atomically: after a
+// kill at any moment the file is either the former checkpoint or this one. `about` (the run's settings) becomes
+// metadata "about". Throws Failure, and writes nothing, if weights are not finite.
 void save_trainer(const std::string& path, const Backbone& model, const NamedTensors& moments,
                   const TrainerState& state, const Json& about);
 
-// Fills model and optimiser; InputError when the file is broken or of another model.
+// Fills the model and the optimiser. Throws InputError if the file is broken or belongs to another model.
 TrainerState load_trainer(const std::string& path, Backbone& model, AdamW& optimizer);
 
 }  // namespace cortado

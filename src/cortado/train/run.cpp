@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a run is made of, before anything is written.
+// A run's description, complete before anything is written.
 struct Plan {
   ModelConfig model;
   TrainingOptions options;
@@ -32,7 +32,7 @@ struct Plan {
   }
 };
 
-// The keys in which two configs differ, for a message: "dim", "training.batch".
+// Returns the first key in which two configs differ, for a message: "dim", "training.batch".
 std::string first_difference(const Json& a, const Json& b, const std::string& prefix = "") {
   if (!a.is_object() || !b.is_object()) return a == b ? "" : prefix;
   const std::string dot = prefix.empty() ? "" : prefix + ".";
@@ -46,7 +46,7 @@ std::string first_difference(const Json& a, const Json& b, const std::string& pr
   return "";
 }
 
-// "training" may leave "context" to the model's own.
+// Reads "training"; its "context" defaults to the model's.
 TrainingOptions read_options(const ModelConfig& model) {
   Json training = model.training.is_null() ? Json::object() : model.training;
   if (training.is_object() && !training.contains("context") && model.context > 0) training["context"] = model.context;
@@ -58,7 +58,8 @@ TrainingOptions read_options(const ModelConfig& model) {
   return options;
 }
 
-// A run goes on with the model, data and settings it began with; only how long it goes on and what it tells may change.
+// A resumed run must have the model, data and settings that it began with. Only its duration and its logging may
+// change.
 void check_same_run(const RunFolder& folder, Json now) {
   Json before = read_json_file(folder.config());
   for (Json* config : {&before, &now}) {
@@ -72,9 +73,8 @@ void check_same_run(const RunFolder& folder, Json now) {
                 "\"; leave CONFIG and --set out to go on as it was, or train into another folder");
 }
 
-// A resumed run keeps its data, the type it computes in and the end of its schedule, unless they are given anew.
-// decay_steps is set aside here, for it need not follow from the steps of the config at hand, nor pass the check of one
-// that a person writes.
+// A resumed run keeps its data, its compute type and the end of its schedule, unless they are given anew. decay_steps
+// is stored separately: it need not follow from the config's steps nor pass the checks of a config written by a person.
 struct Kept {
   std::string data;
   std::optional<int64_t> decay_steps;
@@ -85,7 +85,7 @@ Kept keep_from_run(const RunFolder& folder, Json& config) {
   Kept kept{training.value("data", ""), std::nullopt};
   Json& given = config["training"];
   if (given.is_null()) given = Json::object();
-  // Which type is faster here may be found otherwise than when the run began.
+  // Another type may be faster now than when the run began.
   if (given.is_object() && given.value("dtype", Json("auto")) == "auto" && training.contains("dtype")) {
     given["dtype"] = training["dtype"];
   }
@@ -98,7 +98,7 @@ Kept keep_from_run(const RunFolder& folder, Json& config) {
   return kept;
 }
 
-// A resumed run keeps its tokenizer, and so does one that starts from the weights of a run.
+// Returns the tokenizer of a resumed run, or of the run whose weights this one starts from.
 std::string own_tokenizer(const TrainRequest& request, const std::string& base) {
   const RunFolder folder{request.out};
   if (request.use == FolderUse::kResume && fs::exists(folder.tokenizer() + "/tokenizer.json")) {
@@ -109,7 +109,7 @@ std::string own_tokenizer(const TrainRequest& request, const std::string& base) 
 
 std::string absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
-// The steps of so many epochs, where the schedule ends unless the config says otherwise.
+// Converts epochs to steps. The schedule ends with them unless the config says otherwise.
 void count_steps(TrainingOptions& options, const TaskData& data, const Json& config) {
   const int64_t batches = data.epoch(options);
   fail_input_if(batches < 1, "[training] \"epochs\": ", data.description(), " have no end, give \"steps\"");
@@ -135,7 +135,8 @@ Plan make_plan(const TrainRequest& request) {
   plan.options = read_options(plan.model);
   if (!request.data.empty()) plan.options.data = request.data;
   if (plan.options.data.empty()) plan.options.data = kept.data;
-  if (!plan.options.data.empty()) plan.options.data = absolute(plan.options.data);  // --resume works from anywhere
+  // An absolute path lets --resume work from any folder.
+  if (!plan.options.data.empty()) plan.options.data = absolute(plan.options.data);
   if (!plan.options.base.empty()) {
     plan.options.base = absolute(plan.options.base);
     fail_input_if(!resume && !fs::is_directory(plan.options.base), "[train] \"base\" must be a run, ",
@@ -149,7 +150,7 @@ Plan make_plan(const TrainRequest& request) {
   return plan;
 }
 
-// A resumed run gets its weights from its checkpoint, not from the base.
+// A resumed run takes its weights from its checkpoint, not from the base.
 std::shared_ptr<Backbone> make_model(const Plan& plan, at::Device device, bool resume) {
   const TrainingOptions& options = plan.options;
   at::manual_seed(RandomStream(uint64_t(options.seed), "weights").bits(0));
@@ -170,20 +171,20 @@ std::shared_ptr<Backbone> make_model(const Plan& plan, at::Device device, bool r
   return model;
 }
 
-// Each may have measured another to be fast.
+// Processes may have measured different types to be faster; process 0's is used.
 std::optional<at::ScalarType> type_of_the_first(const Ranks& ranks, const std::optional<at::ScalarType>& type) {
   if (!ranks.several() || !type) return type;
   return dtype_of(ranks.gather(dtype_name(*type))[0]);
 }
 
-// Processes that would train something else, or from something else, side by side.
+// Fails if processes would train different models or on different data, and broadcasts process 0's weights.
 void require_same_plan(const Ranks& ranks, const Plan& plan, const Task& task, const Backbone& model) {
   if (!ranks.grouped()) return;
   ranks.require_same("version of cortado", concat(kVersion, " ", kCommit));
   ranks.require_same("config", plan.config().dump());
   ranks.require_same("text or examples", concat(task.data().tokens, " ", task.data().fingerprint));
   const at::NoGradGuard no_grad;
-  for (auto& weight : named_weights(model)) ranks.broadcast(weight.value());  // other machines may draw others
+  for (auto& weight : named_weights(model)) ranks.broadcast(weight.value());  // other machines may draw other weights
 }
 
 void introduce(const Plan& plan, const Backbone& model, const TrainerState& state, const Ranks& ranks) {
@@ -195,12 +196,12 @@ void introduce(const Plan& plan, const Backbone& model, const TrainerState& stat
   std::cout << std::endl;
 }
 
-// Goes on from the folder's checkpoint; from the start where there is none.
+// Resumes from the folder's checkpoint, if there is one.
 void resume(Trainer& trainer, Backbone& model, const RunFolder& folder) {
   if (fs::exists(folder.trainer())) trainer.resume(load_trainer(folder.trainer(), model, trainer.optimizer()));
 }
 
-// The trainer's file first: it alone decides where a resumed run starts.
+// Writes the trainer's file first: it alone decides where a resumed run starts.
 void checkpoint(const Trainer& trainer, const NamedTensors& moments, const Backbone& model, const Plan& plan,
                 const RunFolder& folder) {
   const TrainerState& state = trainer.state();
@@ -242,7 +243,7 @@ bool train(Trainer& trainer, const Backbone& model, const Plan& plan, const Trai
 }  // namespace
 
 TrainResult train_run(const TrainRequest& request) {
-  // Everything that can be wrong is found before the folder is touched.
+  // Finds everything that can be wrong before the folder is touched.
   const Ranks& ranks = Ranks::world();
   const RunFolder folder{request.out};
   const bool going_on = request.use == FolderUse::kResume;
@@ -264,7 +265,7 @@ TrainResult train_run(const TrainRequest& request) {
   Trainer& trainer = *made;
   ranks.agree([&] {
     if (going_on) check_same_run(folder, plan.config());
-    // Looks at the data: before the config is written.
+    // This also checks the data, so it comes before the config is written.
     if (going_on) resume(trainer, *model, folder);
     if (ranks.first()) describe_run(folder, plan.data->tokenizer(), plan.config(), plan.options.base);
   });

@@ -1,5 +1,5 @@
-// A training run from its description: data, tokenizer, model, folder, loop. What `cortado train` and `cortado compare`
-// do.
+// A training run made from its description: data, tokenizer, model, folder and loop. Used by `cortado train` and
+// `cortado compare`.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,23 +21,24 @@ struct TrainRequest {
   std::string out;
   FolderUse use = FolderUse::kFresh;
   at::Device device = at::kCPU;
-  int64_t stop_at = -1;          // stop after this step as Ctrl-C would, leaving the schedule as it is; -1: don't
+  int64_t stop_at = -1;          // stop after this step as Ctrl-C would, with the schedule unchanged; -1: don't
   std::function<bool()> stop;    // asked after every step
-  bool progress = true;          // a bar, and a line about what is trained
-  bool keep = true;              // false: no checkpoints and no weights, the steps are only made
-  bool share_optimizer = false;  // among the processes that train together
-  int64_t context_parts = 0;     // processes that share each sequence; 0: each has whole ones
-  OpenTaskData task = open_language_data;  // of a config without "task"
+  bool progress = true;          // show a progress bar, and a line about what is trained
+  bool keep = true;              // false: write no checkpoints and no weights
+  bool share_optimizer = false;  // divide the optimiser's state among the processes
+  int64_t context_parts = 0;     // processes per sequence (context parallelism); 0: sequences are not split
+  OpenTaskData task = open_language_data;  // opens the data of configs without "task"
 };
 
 struct TrainResult {
-  bool done = false;  // false: stopped, and --resume goes on
+  bool done = false;  // false: stopped; --resume continues
   TrainerState state;
   int64_t steps = 0, parameters = 0;
 };
 
-// InputError: config, data or folder are wrong, and then the folder is untouched. Failure: the work failed. Of several
-// processes (parallel/ranks.h) each has its part of every batch, and process 0 alone writes.
+// Trains a run. Throws InputError if the config, data or folder are wrong, and leaves the folder untouched then; throws
+// Failure if the work fails. With several processes (parallel/ranks.h), each processes its part of every batch, and
+// only process 0 writes.
 TrainResult train_run(const TrainRequest& request);
 
 }  // namespace cortado

@@ -25,7 +25,7 @@ const std::set<std::string> kOurs = {"config.json",      "generation_config.json
                                      "metrics.jsonl",    "linearize.json",         "report.json", "report.svg",
                                      "lora.safetensors", "learned.safetensors"};
 
-// A file of ours that was being written when the process died: "last.safetensors.tmp.123" and the like.
+// Whether this is a temporary file of a run that died while writing: "last.safetensors.tmp.123" and the like.
 bool is_leftover(const std::string& name) {
   for (const std::string& own : kOurs) {
     if (name != own && (name.starts_with(own + ".") || name.starts_with("." + own + "."))) return true;
@@ -33,7 +33,7 @@ bool is_leftover(const std::string& name) {
   return false;
 }
 
-// The first entry that no run writes, or "".
+// Returns the first entry that no run writes, or "".
 std::string foreign_entry(const RunFolder& folder) {
   for (const auto& entry : fs::directory_iterator(folder.path)) {
     const std::string name = entry.path().filename().string();
@@ -105,7 +105,7 @@ RunLock::RunLock(const RunFolder& folder, FolderUse use) {
   try {
     check_use(folder, use);
     descriptor_ = open_lock(folder);
-    if (use != FolderUse::kResume) remove_run(folder);  // kFresh: what a run that died at once left
+    if (use != FolderUse::kResume) remove_run(folder);  // with kFresh: leftovers of a run that died at once
   } catch (const fs::filesystem_error& error) {
     if (descriptor_ >= 0) close(descriptor_);
     throw InputError(concat("[--out] ", folder.path, ": ", error.code().message()));

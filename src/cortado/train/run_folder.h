@@ -1,4 +1,4 @@
-// A run's folder: who may write into it, and what lies where.
+// A run's folder: its files, and the lock on it.
 #pragma once
 
 #include <fstream>
@@ -9,15 +9,15 @@
 
 namespace cortado {
 
-// RUN/config.json           the model's config, and "training"
+// RUN/config.json           the model's config, with "training"
 // RUN/tokenizer/            the tokenizer
-// RUN/trainer.safetensors   what --resume needs, complete at any moment (train/resume.h)
-// RUN/last.safetensors, RUN/best.safetensors   weights alone, for everything that reads a model
-// RUN/train.json            where training stands, for people and scripts
-// RUN/metrics.jsonl         one object a line
-// RUN/lora.safetensors      adapters, where there are (nn/lora.h); the weights above hold them too
-// RUN/learned.safetensors   what a conversion learned (convert/weights.h); the weights above hold it too
-// RUN/.lock                 held while a process trains here
+// RUN/trainer.safetensors   the checkpoint for --resume, complete at any moment (train/resume.h)
+// RUN/last.safetensors, RUN/best.safetensors   weights only, for everything that reads a model
+// RUN/train.json            the progress of training, for people and scripts
+// RUN/metrics.jsonl         one object per line
+// RUN/lora.safetensors      adapters, if any (nn/lora.h); the weights above include them
+// RUN/learned.safetensors   what a conversion learned (convert/weights.h); the weights above include it
+// RUN/.lock                 locked while a process trains here
 struct RunFolder {
   std::string path;
 
@@ -32,27 +32,27 @@ struct RunFolder {
   std::string learned() const { return path + "/learned.safetensors"; }
   std::string lock() const { return path + "/.lock"; }
 
-  bool has_checkpoint() const;  // something that starting over would lose
+  bool has_checkpoint() const;  // whether starting over would lose a checkpoint
 };
 
-// Whether this process was started anew after one of several was gone, and the run has come far enough to go on.
+// Whether torchrun restarted this process after another one was lost, and the run has a checkpoint to resume from.
 bool goes_on_after_a_loss(const RunFolder& folder);
 
-// Writes what says which model the run is of: its tokenizer (none where it reads no text), and `config` with whatever it
-// says beside the model; of the run `base` that it was made from ("": none), how it is sampled.
+// Writes the files that describe the run's model: the tokenizer (null if it reads no text), `config`, and the
+// generation defaults of `base`, the run that it starts from ("": none).
 void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config, const std::string& base);
 
 enum class FolderUse {
-  kFresh,      // must be new or empty (what a run that died before its first checkpoint left does not count)
+  kFresh,      // must be new or empty; leftovers of a run that died before its first checkpoint are allowed
   kResume,     // must hold a run
-  kOverwrite,  // a run there is deleted; anything that is not a run's stays, and is an error
+  kOverwrite,  // deletes the run in it; any other file there is an error
 };
 
-// Keeps the folder for this process until the end of life (the lock dies with the process, also by kill -9).
+// Locks the folder for the lifetime of this object. The lock ends with the process, even after kill -9.
 class RunLock {
  public:
-  // Makes the folder where it is missing. In use (another process trains there, or the use above is not allowed), not
-  // writable, not a folder: InputError, and nothing has changed.
+  // Creates the folder if it is missing. Throws InputError, and changes nothing, if another process trains there, the
+  // use is not allowed, the folder is not writable, or the path is no folder.
   RunLock(const RunFolder& folder, FolderUse use);
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -62,13 +62,13 @@ class RunLock {
   int descriptor_ = -1;
 };
 
-// RUN/metrics.jsonl.
+// The file RUN/metrics.jsonl.
 class MetricsFile {
  public:
-  // Keeps the lines up to step `last_step` and drops later ones and a broken last line: a resumed run writes those
-  // anew.
+  // Keeps the lines up to step `last_step` and drops later ones and an unfinished last line; a resumed run writes them
+  // again.
   MetricsFile(std::string path, int64_t last_step);
-  // Written through at once. Failure when the disk is full.
+  // Writes one line and flushes it. Throws Failure if the disk is full.
   void write(const Json& line);
 
  private:

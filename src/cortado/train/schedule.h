@@ -1,4 +1,4 @@
-// The learning rate of a step, and one that gets smaller when the validation loss stops falling: that of conversions.
+// Learning rates: a schedule by step, and one that decays when the validation loss stops falling, for conversions.
 #pragma once
 
 #include <limits>
@@ -21,7 +21,7 @@ struct Plateau {
 
   double rate = 1e-2;
   double best = std::numeric_limits<double>::infinity();
-  int64_t waited = 0;  // evaluations since
+  int64_t waited = 0;  // evaluations since the best one
 
   void evaluated(double loss);
 };

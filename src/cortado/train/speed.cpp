@@ -12,18 +12,18 @@
 namespace cortado {
 namespace {
 
-constexpr int kTrainingSteps = 2;  // a round
-constexpr int kDecodeSteps = 20;   // a round
+constexpr int kTrainingSteps = 2;  // per round
+constexpr int kDecodeSteps = 20;   // per round
 
-// A step of training with a rate of zero: the weights stay, so that decoding is measured on the trained model. (Not the
-// Trainer's step: contenders take turns, each with its own optimiser.)
+// A training step with a rate of zero: the weights stay, so decoding is measured on the trained model. The Trainer's
+// step is not used because contenders take turns, each with its own optimiser.
 void train_step(LanguageModel& model, AdamW& optimizer, const TrainingBatch& batch, at::ScalarType dtype) {
   const double targets = learn_batch(model, batch, dtype).targets;
   optimizer.step(0.0, targets * clip_divisor(optimizer.gradient_norm() / targets, 1.0));
   optimizer.clear_gradients();
 }
 
-// `count` tokens of the split from `begin` on, which wraps around.
+// Returns `count` tokens of the split from `begin` on; wraps around at its end.
 std::vector<int32_t> some_tokens(const TokenFile& file, int64_t begin, int64_t count) {
   std::vector<int32_t> result;
   while (count > 0) {
@@ -39,8 +39,8 @@ std::vector<int32_t> some_tokens(const TokenFile& file, int64_t begin, int64_t c
 
 bool stopped(const SpeedRequest& request) { return request.stop && request.stop(); }
 
-// Reads up to `depth`, or as far as the budget goes, in pieces, so that a stop is heard; softmax's last depth takes the
-// longest by far. False: stopped.
+// Reads up to `depth`, or as far as the budget allows. Reads in pieces so that a request to stop is noticed; softmax's
+// last depth takes by far the longest. Returns false if stopped.
 bool read_up_to(Session& session, int64_t depth, const SpeedRequest& request) {
   const Stopwatch watch;
   while (session.depth() < depth && watch.seconds() < request.budget) {
@@ -52,8 +52,8 @@ bool read_up_to(Session& session, int64_t depth, const SpeedRequest& request) {
   return true;
 }
 
-// A measurement for every session, but for those that did not get to `depth` and were measured where they are. False:
-// stopped.
+// Measures every session, except those that cannot get further towards `depth` and were already measured where they
+// are. Returns false if stopped.
 bool measure_decoding(std::vector<Session>& sessions, std::vector<SpeedContender>& contenders, int64_t depth,
                       const SpeedRequest& request) {
   std::vector<std::vector<double>> times(sessions.size());

@@ -1,7 +1,7 @@
-// What a training loop trains: batches, an objective on a model, and what is measured on data held out.
+// A task of the training loop: batches, an objective on a model, and measurements on held-out data.
 //
-// A run (train/run.h) opens the data of its task first, lets it say what the model must be, and asks it for the task of
-// the model. Language modelling (language_task.h) is one; another adds a file, and nothing here changes for it.
+// A run (train/run.h) first opens the task's data, which completes the model's config, and then asks it for the task of
+// the model. Language modelling (language_task.h) is one task; another one needs a file of its own and no change here.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,67 +22,70 @@
 
 namespace cortado {
 
-// What a task finds on data that it does not learn from.
+// The results of a task on data that it does not learn from.
 struct Validation {
-  double loss = 0;                   // the smaller the better: decides which weights are the best
-  std::vector<double> parts = {};    // what the loss is made of, where a task has several
-  Json metrics;                      // the task's own entries of the line in metrics.jsonl
-  std::optional<double> score = {};  // the task's metric, the larger the better, where it has one
+  double loss = 0;                   // smaller is better; decides which weights are the best
+  std::vector<double> parts = {};    // the terms of the loss, if there are several
+  Json metrics;                      // the task's own fields of the line in metrics.jsonl
+  std::optional<double> score = {};  // the task's metric, if it has one; larger is better
 };
 
-// Which part of a batch a process learns, of as many as there are processes, and how.
+// Which part of a batch this process handles, and how it runs backward.
 struct Turn {
   int64_t part = 0, parts = 1;
-  const Relay* relay = nullptr;  // of the part, this process has a part of every sequence
-  // Of `count` rows (examples, sequences): [begin, end). Parts differ by one at most, and may be empty.
+  // If set, sequences are split over processes: this process has a part of every sequence of its part of the batch.
+  const Relay* relay = nullptr;
+  // Rows [begin, end) of `count` rows (examples, sequences). Parts differ by at most one row and may be empty.
   int64_t begin(int64_t count) const { return count * part / parts; }
   int64_t end(int64_t count) const { return count * (part + 1) / parts; }
-  // sum.backward(), and what else belongs to it where gradients of several processes are added up.
+  // Runs sum.backward(), and, with several processes, the summation of their gradients.
   std::function<void(const Tensor& sum)> backward = [](const Tensor& sum) { sum.backward(); };
 };
 
-// What one batch, or a part of it, gave: sums over its targets. A step's loss and gradients are means over all targets
-// of all its batches, on all processes, so nothing is divided before all of them are known.
+// The results of a batch or a part of it, as sums over its targets. A step's loss and gradients are means over all
+// targets of all its batches on all processes, so division must wait until all are known.
 struct LearnedBatch {
   Tensor losses;       // sums of losses, detached, of any shape
-  double targets = 0;  // so many terms
-  int64_t tokens = 0;  // read
+  double targets = 0;  // number of targets
+  int64_t tokens = 0;  // tokens read
 };
-// Of a part with nothing in it.
+// The result of an empty part.
 inline LearnedBatch nothing_learned(const Turn& turn) {
   const Tensor zero = at::zeros({});
   turn.backward(zero);
   return {zero};
 }
 
-// A task reads nothing but the weights, its own seed and the position: so a resumed run equals one that was never
-// stopped. Where it draws from torch's generator (dropout), the loop has seeded that by the step.
+// A task depends only on the weights, its own seed and the position, so a resumed run equals one that was never
+// stopped. If it draws from torch's generator (dropout), the loop has seeded that by the step.
 class Task {
  public:
   virtual ~Task() = default;
 
-  // Those that train it together: they may share the validation out, too. The loop says it once.
+  // Sets the processes that train together; they may also share the validation. The loop calls it once.
   void train_among(const Ranks& ranks) { ranks_ = ranks; }
 
-  // For the progress bar and the beginning of error messages: "train".
+  // A word for the progress bar and the beginning of error messages: "train".
   virtual const std::string& name() const = 0;
-  // What learns, by its names in the model.
+  // Returns the trained parameters, by their names in the model.
   virtual Parameters learned() const = 0;
-  // Which data it learns from: a run does not go on with other data.
+  // Returns the identity of the training data: a run does not resume with other data.
   virtual DataIdentity data() const { return {}; }
 
-  // Reads the batch at `position`, moves it on, and adds the gradients of the sum of the losses of this turn's part of
-  // the batch; TrainingOptions::accumulate batches make a step.
+  // Reads the batch at `position`, advances it, and adds the gradients of the summed losses of this turn's part of the
+  // batch. TrainingOptions::accumulate batches make a step.
   virtual LearnedBatch learn(DataPosition& position, const Turn& turn) = 0;
-  // The step's loss, of the means of its losses.
+  // Returns the step's loss, given the means of its losses.
   virtual double loss(const Tensor& means) const { return means.item<double>(); }
 
-  // Whether a batch's sequences can lie over several processes. If not, why: "packed documents".
+  // Returns "" if a batch's sequences can be split over several processes, otherwise what prevents it: "packed
+  // documents".
   virtual std::string undivided() const { return "the task's examples"; }
 
-  // False: nothing is held out, and "best" is the last.
+  // Returns false if nothing is held out; "best" then means the last weights.
   virtual bool validates() const = 0;
-  // No gradients, no dropout. `progress` is told the tokens done and to do; it may throw to end the work.
+  // Validates without gradients and dropout. `progress` gets the tokens done and in total; it may throw to end the
+  // work.
   using Progress = std::function<void(int64_t done, int64_t total)>;
   virtual Validation validate(const Progress& progress) = 0;
 
@@ -90,25 +93,26 @@ class Task {
   Ranks ranks_;
 };
 
-// The data of a task, before there is a model.
+// The data of a task, opened before there is a model.
 class TaskData {
  public:
   virtual ~TaskData() = default;
 
-  // Decides what the config leaves to the data (its vocabulary, its classes, how long inputs are). InputError, beginning
-  // with [`name`]: a model that cannot learn from it.
+  // Completes the config with what depends on the data (vocabulary, classes, length of inputs). Throws InputError,
+  // beginning with [`name`], if the model cannot learn from the data.
   virtual void complete(ModelConfig& model, TrainingOptions& options, const std::string& name) const = 0;
-  // Of a model of a config that it has completed.
+  // Returns the task for a model made from a config that this object completed.
   virtual std::shared_ptr<Task> task(const std::shared_ptr<Backbone>& model, const TrainingOptions& options) const = 0;
-  // Batches in which all of it has been read once; 0: it has no end.
+  // Returns the number of batches per pass over the data; 0: the data have no end.
   virtual int64_t epoch(const TrainingOptions&) const { return 0; }
-  // Kept in the run's folder; null: the model reads no text.
+  // Returns the tokenizer to keep in the run's folder; null if the model reads no text.
   virtual const Tokenizer* tokenizer() const { return nullptr; }
-  // For people: "1,003,854 tokens of speeches.txt".
+  // Returns a description for people: "1,003,854 tokens of speeches.txt".
   virtual std::string description() const = 0;
 };
 
-// `tokenizer`: the folder of the one that the run has already, or "". Data that is missing or damaged: InputError.
+// Opens a task's data. `tokenizer` is the folder of the run's existing tokenizer, or "". Throws InputError if data are
+// missing or damaged.
 using OpenTaskData =
     std::function<std::unique_ptr<TaskData>(const TrainingOptions& options, const std::string& tokenizer)>;
 

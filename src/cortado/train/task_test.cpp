@@ -1,5 +1,5 @@
-// A task of another kind, a classifier on drawn examples, goes through the same loop, folder and resumption as language
-// modelling, and nothing of train/ knows of it.
+// A task of another kind, a classifier on random examples, uses the loop, folder and resumption of language modelling
+// without any change in train/.
 #include "cortado/train/task.h"
 
 #include "cortado/base/error.h"
@@ -16,7 +16,8 @@ struct Examples {
   Tensor tokens, labels;
 };
 
-// Which of the tokens 1 and 2 comes first among zeros? A function of (seed, stream, index).
+// Draws examples of a classification: which of the tokens 1 and 2 comes first among zeros? A function of (seed, stream,
+// index).
 Examples draw(int64_t seed, const char* stream, int64_t index) {
   const RandomStream random(uint64_t(seed), stream);
   Examples drawn{at::zeros({kBatch, kLength}, at::kLong), at::empty({kBatch}, at::kLong)};
@@ -126,7 +127,7 @@ TEST_F(TaskTest, StartsFromAnotherRunsWeights) {
   train_run(with_task(request(order_config(), "base")));
   TrainRequest tuned = with_task(request(order_config(R"({"lora": {"rank": 2, "targets": ["q", "v"]}})"), "tuned"));
   tuned.config["training"]["base"] = path("base");
-  // The base's config names no tokenizer, and this task asks for none.
+  // The base's config names no tokenizer, and this task needs none.
   EXPECT_TRUE(train_run(tuned).done);
   const auto base = open_backbone(path("base")), after = open_backbone(path("tuned"));
   EXPECT_TRUE(at::equal(base->named_parameters()["layers.0.mixer.k.weight"],
@@ -153,7 +154,7 @@ TEST_F(TaskTest, ATaskAndAModelThatDontFitAreRefused) {
   EXPECT_NE(error_of(other).find("a text trains a language model"), std::string::npos) << error_of(other);
 }
 
-// The same model on examples of another seed: nothing that a resumed run may do.
+// The same model with examples of another seed, which a resumed run must refuse.
 TEST_F(TaskTest, OtherDataIsRefused) {
   TrainRequest first = with_task(request(order_config(), "run"));
   first.stop_at = 7;

@@ -65,7 +65,7 @@ bool Trainer::run(const RunKeeper& keeper, const RunControl& control) {
     }
     const bool reached = options_.target > 0 && state_.reached && *state_.reached >= options_.target;
     const bool finished = state_.step >= options_.steps || reached;
-    // Also before the first step: from now on there is a run that can be read and resumed.
+    // Also saves before the first step, so that from now on the run can be read and resumed.
     if (unsaved_ && (finished || stopping || state_.step % options_.evaluate_every == 0)) {
       keeper.checkpoint();
       saved_step_ = state_.step;
@@ -76,7 +76,7 @@ bool Trainer::run(const RunKeeper& keeper, const RunControl& control) {
     const Step step = take_step(keeper, control);
     if (state_.step % options_.log_every == 0 || state_.step == options_.steps) log(step, keeper);
     bar.update(state_.step, concat("loss ", fixed(step.loss, 3)));
-    // One of several asks before the step, so that all of them hear of it.
+    // With several processes, each asks before the step, so that all of them learn of a request to stop.
     stopping = state_.step == control.stop_at || step.stop || (!ranks_.several() && control.stop && control.stop());
   }
 }
@@ -91,7 +91,7 @@ Trainer::Step Trainer::take_step(const RunKeeper& keeper, const RunControl& cont
   if (learned.targets == 0) ranks_.fail(concat("[", task_->name(), "] step ", state_.step + 1, " has no targets"));
   step.loss = task_->loss(learned.losses / learned.targets);
   require_finite("loss", step.loss, state_.step + 1, keeper);
-  step.gradient_norm = optimizer_.gradient_norm() / learned.targets;  // so far the gradients are of sums
+  step.gradient_norm = optimizer_.gradient_norm() / learned.targets;  // gradients of summed losses up to here
   require_finite("gradient", step.gradient_norm, state_.step + 1, keeper);
   optimizer_.step(step.rate, learned.targets * clip_divisor(step.gradient_norm, options_.clip));
   optimizer_.clear_gradients();
@@ -105,9 +105,9 @@ Trainer::Step Trainer::take_step(const RunKeeper& keeper, const RunControl& cont
   return step;
 }
 
-// Forward and backward of the step's batches.
+// Runs forward and backward on the step's batches.
 LearnedBatch Trainer::accumulate_gradients() {
-  // Dropout draws from torch's generator: seeded by the step, so that a resumed run draws the same.
+  // Dropout draws from torch's generator. Seeding it by the step makes a resumed run draw equal numbers.
   const std::string stream = ranks_.first() ? "dropout" : concat("dropout of process ", ranks_.rank());
   at::manual_seed(RandomStream(uint64_t(options_.seed), stream).bits(uint64_t(state_.step)));
   LearnedBatch all;
@@ -121,14 +121,14 @@ LearnedBatch Trainer::accumulate_gradients() {
   return all;
 }
 
-// Processes that share sequences have the same rows of a batch.
+// Processes that share sequences get the same rows of a batch.
 Turn Trainer::turn(bool last) {
   const int64_t sharing = relay_ ? relay_->parts() : 1;
   return {ranks_.rank() / sharing, ranks_.size() / sharing, relay_.get(),
           [this, last](const Tensor& sum) { gradients_.backward(sum, last); }};
 }
 
-// What all processes have learned together; whether one of them was told to stop.
+// Sums `learned` over all processes. Returns whether one of them was asked to stop.
 bool Trainer::add_up(LearnedBatch& learned, bool stop) const {
   if (!ranks_.grouped()) return false;
   const Tensor losses = learned.losses.to(at::kCPU, at::kDouble);
@@ -151,7 +151,7 @@ bool Trainer::validation_due() const {
   return state_.step % options_.evaluate_every == 0 || state_.step >= options_.steps;
 }
 
-// False: interrupted, and still due.
+// Returns false if interrupted; the validation is then still due.
 bool Trainer::validate(const RunKeeper& keeper, const RunControl& control) {
   ProgressBar bar({.label = "evaluate", .unit = "tokens", .quiet = !control.progress || !ranks_.first()});
   const auto progress = [&](int64_t done, int64_t total) {
@@ -191,7 +191,7 @@ void Trainer::log(const Step& step, const RunKeeper& keeper) {
                {"gradient_norm", step.gradient_norm},
                {"tokens_per_second", double(interval_tokens_) / interval_seconds_},
                {"seconds", state_.seconds}};
-  // Of process 0, a step: what is added up, and what it hands on.
+  // Bytes of process 0 per step: gradients that are summed, and states that it passes on.
   if (ranks_.grouped()) line["gradient_bytes"] = gradients_.bytes();
   if (relay_) line["state_bytes"] = relay_->bytes_sent() / std::max<int64_t>(1, state_.step - first_step_);
   keeper.log(line);

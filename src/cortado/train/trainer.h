@@ -1,5 +1,4 @@
-// The training loop: learning rates, accumulation, clipping, validation, checkpoints, stopping. Every task goes through
-// it.
+// The training loop of all tasks: learning rates, accumulation, clipping, validation, checkpoints, stopping.
 #pragma once
 
 #include <functional>
@@ -15,42 +14,43 @@
 namespace cortado {
 
 struct RunControl {
-  std::function<bool()> stop;  // asked after every step and during validation: true ends the run well
-  int64_t stop_at = -1;        // a step after which to end as if asked; -1: none
-  bool progress = true;        // a bar
+  std::function<bool()> stop;  // asked after every step and during validation; true ends the run cleanly
+  int64_t stop_at = -1;        // step after which to stop as if asked; -1: none
+  bool progress = true;        // show a progress bar
 };
 
-// Whoever writes down what a loop does.
+// Callbacks that record what the loop does.
 struct RunKeeper {
   std::string place;                                                  // where checkpoints are, for messages
-  std::function<void(const Json& line)> log;                          // a line of metrics.jsonl
-  std::function<void(const Validation& found, bool best)> validated;  // best: so far
-  std::function<void()> checkpoint;  // keeps what learns, the optimiser's moments and the state
+  std::function<void(const Json& line)> log;                          // writes a line of metrics.jsonl
+  std::function<void(const Validation& found, bool best)> validated;  // best: the best so far
+  std::function<void()> checkpoint;  // saves the trained weights, the optimiser's moments and the state
 };
 
-// What a step does depends on nothing but what learns, the moments, the seed and the state, so a resumed run equals
-// one that was never stopped, bit for bit with the same program on the same machine with the same number of threads
-// (MKL's products repeat themselves for certain only with MKL_CBWR=COMPATIBLE). Checkpoints say which library
-// multiplied (nn/matmul.h).
+// A step depends only on the trained weights, the moments, the seed and the state. So a resumed run equals one that was
+// never stopped, bit for bit with the same program, machine and number of threads (MKL guarantees repeatable products
+// only with MKL_CBWR=COMPATIBLE). Checkpoints record which library multiplied (nn/matmul.h).
 class Trainer {
  public:
-  // Read from the options: steps, accumulate, the rates, AdamW's numbers, clip, when to validate and to log, seed.
+  // Reads from the options: steps, accumulate, learning rates, AdamW's settings, clip, intervals of validation and
+  // logging, seed.
   //
-  // `ranks`: processes that train the same weights together, each with its part of every batch: what a step does is the
-  // same for any number of them but for the order of sums. Everything here is collective then; the keeper's functions
-  // are called in each of them. `shared_out`: so is the optimiser (AdamW).
-  // `context_parts`: so many processes each share their sequences, every one with a part of each (models/relay.h).
-  // InputError: the processes have no such groups, or the task's sequences cannot lie over several.
+  // `ranks`: processes that train the same weights together, each with its part of every batch. A step gives the same
+  // result for any number of processes up to the order of sums. All calls are then collective, and the keeper's
+  // functions are called in every process. `shared_out`: divides the optimiser's state among them (AdamW).
+  // `context_parts`: that many processes share each sequence, each with a part of it (models/relay.h). Throws
+  // InputError if the processes can't form such groups or the task's sequences can't be split.
   Trainer(std::shared_ptr<Task> task, const TrainingOptions& options, const Ranks& ranks = {}, bool shared_out = false,
           int64_t context_parts = 0);
 
-  // To begin with: another state than a fresh one. To go on: the checkpoint's, and then optimizer() has its moments; a
-  // checkpoint of a run over other data: InputError.
+  // `begin_with` sets a state other than a fresh one. `resume` sets a checkpoint's state; optimizer() must have its
+  // moments by then. It throws InputError if the checkpoint's run used other data.
   void begin_with(const TrainerState& state) { state_ = state; }
   void resume(const TrainerState& state);
 
-  // Trains up to options.steps, or until told to stop. Either way the keeper then has where it stands. True: all steps
-  // are done. A loss or gradient that is not finite: Failure that names the step; the last good checkpoint stays.
+  // Trains up to options.steps or until asked to stop; in both cases the keeper has saved the final state. Returns true
+  // if all steps are done. Throws Failure, naming the step, if a loss or gradient is not finite; the last good
+  // checkpoint stays.
   bool run(const RunKeeper& keeper, const RunControl& control = {});
 
   const TrainerState& state() const { return state_; }
@@ -60,7 +60,7 @@ class Trainer {
  private:
   struct Step {
     double loss = 0, rate = 0, gradient_norm = 0;
-    bool stop = false;  // some process was told to
+    bool stop = false;  // some process was asked to stop
   };
   Step take_step(const RunKeeper& keeper, const RunControl& control);
   LearnedBatch accumulate_gradients();

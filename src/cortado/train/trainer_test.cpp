@@ -1,4 +1,4 @@
-// The loop: exact resumption, stopping, losses that are not finite, and that it learns.
+// The training loop: exact resumption, stopping, losses that are not finite, and that it learns.
 #include "cortado/train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A text that is easy to learn: the same few words in a fixed pseudo-random order.
+// A text that is easy to learn: five words in a fixed pseudo-random order.
 std::string small_text() {
   const std::vector<std::string> words = {"tea ", "and ", "milk ", "or ", "coffee. "};
   std::string text;
@@ -63,8 +63,8 @@ struct ResumeCase {
 
 class ResumeTest : public TrainRunTest, public ::testing::WithParamInterface<ResumeCase> {};
 
-// 12 steps at once = 7, stop, resume, to 10, stop, resume, 2 more: bit for bit. 7 lies between two validations, 10 on
-// one.
+// 12 steps in one session equal 7, stop, resume to 10, stop, resume for 2 more, bit for bit. Step 7 lies between two
+// validations, step 10 on one.
 TEST_P(ResumeTest, EqualsARunThatWasNeverStopped) {
   const Json config = config_with(GetParam().mixer, GetParam().training);
   EXPECT_TRUE(train_run(request(config, "whole")).done);
@@ -78,7 +78,7 @@ TEST_P(ResumeTest, EqualsARunThatWasNeverStopped) {
   EXPECT_TRUE(last.done);
   EXPECT_EQ(last.state.step, 12);
   expect_same_run("whole", "parts");
-  // Not because nothing happens: another seed gives another run.
+  // Another seed gives another run, so the equality above is not trivial.
   Json other = config;
   other["training"]["seed"] = 4;
   train_run(request(other, "other"));
@@ -103,15 +103,15 @@ TEST_F(TrainRunTest, Learns) {
   EXPECT_EQ(result.state.tokens, 60 * 8 * 20);
   const auto lines = metrics("run");
   const double first = lines.front()["loss"].get<double>();
-  EXPECT_NEAR(first, std::log(15.0), 1.0);  // nothing known: uniform over about 15 characters
+  EXPECT_NEAR(first, std::log(15.0), 1.0);  // an untrained model: uniform over about 15 characters
   EXPECT_LT(result.state.validation_loss, 0.6 * first);
   // The weights on disk are those that were validated.
   const auto model = open_model(path("run"), {.which = "best"});
   EXPECT_EQ(model->parameter_count(), result.parameters);
 }
 
-// A change of the loop, of batches, dropout, schedule, clipping or the optimiser shows here, where two runs of one
-// build would agree.
+// Detects any change of the loop, batches, dropout, schedule, clipping or optimiser, which a comparison of two runs of
+// one build cannot.
 TEST_F(TrainRunTest, LossesAreThoseOfEarlierVersions) {
   CORTADO_NEEDS("macchiato");
   constexpr const char* kMixer = R"({"mixer": "macchiato", "latents": 8, "window": 5, "source": "rg_lru"})";
@@ -139,7 +139,7 @@ TEST_F(TrainRunTest, AStopDuringValidationIsMadeUpFor) {
   expect_same_run("whole", "parts");
 }
 
-// The clock, which chose it, might choose another one on a busy machine.
+// The library was chosen by timing, which might choose another one on a busy machine.
 TEST_F(TrainRunTest, GoesOnWithTheLibraryThatItBeganWith) {
   const std::string before = matmul_library(), other = before == "blas" ? "onednn" : "blas";
   keep_matmul_library(other);
@@ -173,7 +173,7 @@ TEST_F(TrainRunTest, ALossThatIsNotFiniteStopsAndKeepsTheLastCheckpoint) {
   config["training"]["learning_rate"] = 1e30;  // refused: out of range
   EXPECT_NE(error_of(request(config, "run")).find("learning_rate"), std::string::npos);
   EXPECT_FALSE(fs::exists(path("run")));
-  // Weights that have overflowed in the checkpoint that training goes on from.
+  // Weights in the checkpoint that have overflowed.
   config = config_with(kSoftmax);
   TrainRequest first = request(config, "run");
   first.stop_at = 5;
@@ -231,14 +231,14 @@ TEST_F(TrainRunTest, ResumingWithOtherSettingsIsRefused) {
   EXPECT_NE(error_of(other).find("mixer"), std::string::npos) << error_of(other);
 }
 
-// Refused before anything in the folder changes: the next --resume still has the run's own data.
+// Refused before anything in the folder changes, so the next --resume still uses the run's own data.
 TEST_F(TrainRunTest, ResumingWithOtherDataIsRefusedAndChangesNothing) {
   train_run(request(config_with(kSoftmax), "run"));
   const std::string config = read_file(path("run") + "/config.json");
   std::string other = read_file(text());
   std::ofstream(path("longer.txt")) << other << "more tea ";
   std::reverse(other.begin(), other.end());
-  std::ofstream(path("reversed.txt")) << other;  // as many tokens, of the same alphabet
+  std::ofstream(path("reversed.txt")) << other;  // equally many tokens over the same alphabet
   for (const char* name : {"longer.txt", "reversed.txt"}) {
     TrainRequest again = resuming("run");
     again.data = path(name);
@@ -248,7 +248,7 @@ TEST_F(TrainRunTest, ResumingWithOtherDataIsRefusedAndChangesNothing) {
   EXPECT_EQ(train_run(resuming("run")).state.step, 12);
 }
 
-// The schedule's end stays that of the first call, also where it is not after the warm-up.
+// The schedule still ends where the first call set it, even if that is not after the warm-up.
 TEST_F(TrainRunTest, GoesOnFromARunShorterThanItsWarmUp) {
   const Json config = config_with(kSoftmax, R"({"warmup": 100})");
   train_run(request(config, "whole"));
@@ -280,7 +280,8 @@ TEST_F(TrainRunTest, ABrokenCheckpointIsSaidSo) {
   EXPECT_EQ(read_file(trainer), bytes);
 }
 
-// A run fine-tuned through adapters: the base's weights stay, the checkpoints hold the sums, the adapters lie apart.
+// Fine-tuning through adapters: the base's weights stay, checkpoints hold the sums, and the adapters are also stored
+// separately.
 TEST_F(TrainRunTest, AdaptersOfARun) {
   train_run(request(config_with(kSoftmax), "base"));
   const auto tuned = [&](const std::string& out) {
@@ -298,7 +299,7 @@ TEST_F(TrainRunTest, AdaptersOfARun) {
   TrainRequest first = tuned("stopped");
   first.stop_at = 7;
   EXPECT_FALSE(train_run(first).done);
-  fs::remove_all(path("base"));  // a resumed run has all it needs
+  fs::remove_all(path("base"));  // a resumed run does not need its base
   EXPECT_TRUE(train_run(resuming("stopped")).done);
   const TensorFile a = read_safetensors(path("whole/last.safetensors"));
   const TensorFile b = read_safetensors(path("stopped/last.safetensors"));

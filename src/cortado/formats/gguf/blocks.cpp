@@ -21,7 +21,8 @@ void decode_q8_0(const uint8_t* block, float* y) {
   for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(static_cast<int8_t>(block[2 + i]));
 }
 
-// 32 values, the first 16 in the low halves of 16 bytes; `fifth`: bit i is value i's fifth bit.
+// Decodes 32 values with 4 bits each; the first 16 are the low halves of 16 bytes. Bit i of `fifth` is the fifth bit of
+// value i.
 void decode_nibbles(const uint8_t* bytes, uint32_t fifth, float scale, float offset, float* y) {
   for (int i = 0; i < 16; ++i) {
     const auto upper = [&](int bit) { return static_cast<int>(fifth >> bit & 1) << 4; };
@@ -54,7 +55,7 @@ void decode_q5_1(const uint8_t* block, float* y) {
   decode_nibbles(block + 8, word_at(block + 4), half_at(block), half_at(block + 2), y);
 }
 
-// Scale and minimum of part i (of 8, 32 values each), 6 bits each, packed into 12 bytes.
+// Scale and minimum of part i of a block (8 parts of 32 values). Each has 6 bits; all are packed into 12 bytes.
 struct Part {
   float scale, minimum;
 };
@@ -67,8 +68,8 @@ Part part_of(const uint8_t* packed, int i) {
   return {static_cast<float>(scale), static_cast<float>(minimum)};
 }
 
-// Q4_K and Q5_K: parts 2j and 2j + 1 are the low and high halves of 32 bytes; `fifth` (or null): bit i of 32 bytes is
-// the fifth bit of part i.
+// Decodes a block of Q4_K or Q5_K: parts 2j and 2j + 1 are the low and high halves of 32 bytes. `fifth` is null for
+// Q4_K; for Q5_K it points to 32 bytes whose bit i is the fifth bit of a value of part i.
 void decode_parts(const uint8_t* block, const uint8_t* fifth, const uint8_t* bytes, float* y) {
   const float d = half_at(block), minimum = half_at(block + 2);
   for (int i = 0; i < 8; ++i) {
@@ -148,7 +149,7 @@ Tensor decode_ggml(const GgmlType& type, const std::vector<int64_t>& shape, std:
   }
   const auto* from = reinterpret_cast<const uint8_t*>(bytes.data());
   auto* to = out.mutable_data_ptr<float>();
-  constexpr int64_t kGrain = 1 << 14;  // values a thread takes at least
+  constexpr int64_t kGrain = 1 << 14;  // values per thread, at least
   at::parallel_for(0, out.numel() / type.values, kGrain / type.values, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) type.decode(from + i * type.bytes, to + i * type.values);
   });

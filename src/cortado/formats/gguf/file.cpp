@@ -23,9 +23,10 @@ static_assert(std::endian::native == std::endian::little, "GGUF files are little
 constexpr std::string_view kMagic = "GGUF";
 constexpr uint64_t kLongestName = 65535;
 constexpr uint32_t kMostDimensions = 4;
-constexpr uint64_t kMostValues = uint64_t{1} << 48;  // in a tensor
+constexpr uint64_t kMostValues = uint64_t{1} << 48;  // per tensor
 constexpr uint64_t kAlignment = 32;
-// The fewest bytes that an entry takes: length of the name, kind, value; name, dimensions, type, offset.
+// The fewest bytes of a metadata entry (length of the name, type, value) and of a tensor's description (length of the
+// name, number of dimensions, one size, type, offset). A name has no minimum here.
 constexpr uint64_t kSmallestEntry = 8 + 4 + 1, kSmallestTensor = 8 + 4 + 8 + 4 + 8;
 
 template <typename T>
@@ -42,7 +43,8 @@ Json json_at(std::string_view bytes, uint64_t i) {
 Json flag_at(std::string_view bytes, uint64_t i) { return bytes[i] != 0; }
 Json first_text(std::string_view bytes, uint64_t /*i*/) { return std::string(bytes.substr(8)); }
 
-// By GgufKind: bytes of one element (0: a text or a list) and element i (of texts only the first).
+// Indexed by GgufKind: bytes per element (0 for texts and lists), and a function that returns element i (for texts only
+// the first).
 struct Kind {
   uint64_t size;
   Json (*element)(std::string_view bytes, uint64_t i);
@@ -57,7 +59,7 @@ Json element(const GgufValue& value, uint64_t i) { return kind_of(value).element
 
 }  // namespace
 
-// A place in the file; every step is checked against what is left.
+// A reading position in the file. Each step is checked against the bytes that are left.
 class GgufCursor {
  public:
   GgufCursor(const GgufFile& file, std::string_view bytes) : file_(file), bytes_(bytes) {}
@@ -125,7 +127,7 @@ class GgufCursor {
 
 namespace {
 
-// Name, shape and type; `offset`: of the data, from the start of all data.
+// Reads a tensor's name, shape and type. Sets `offset` (from the start of the data section) and `size` in bytes.
 GgufTensor read_tensor_info(const GgufFile& file, GgufCursor& cursor, uint64_t& offset, uint64_t& size) {
   GgufTensor tensor{cursor.name("a tensor's name"), {}, nullptr, {}};
   const std::string shown = printable(tensor.name);
@@ -142,7 +144,7 @@ GgufTensor read_tensor_info(const GgufFile& file, GgufCursor& cursor, uint64_t& 
   tensor.type = find_ggml_type(id);
   cursor.fail_if(!tensor.type && ggml_type_name(id).starts_with("type "), "tensor ", shown, " has ",
                  ggml_type_name(id));
-  // What is right and not supported.
+  // A valid type that Cortado does not decode: the file is not damaged, so the message differs.
   file.fail_if(!tensor.type, "has tensor ", shown, " of type ", ggml_type_name(id),
                ", which is not supported; supported: ", ggml_type_names());
   cursor.fail_if(tensor.shape.back() % tensor.type->values != 0, "tensor ", shown, " has rows of ", tensor.shape.back(),

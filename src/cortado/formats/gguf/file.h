@@ -17,72 +17,75 @@ namespace cortado {
 
 using at::Tensor;
 
-// One tensor type. README.md has the layouts.
+// A tensor type of GGML. README.md describes the layouts.
 struct GgmlType {
   uint32_t id;
   const char* name;
-  int64_t values;  // in a block; 1: plain numbers
-  int64_t bytes;   // of a block
-  // Of one block, float32; null for plain numbers.
+  int64_t values;  // per block; 1 for plain numbers
+  int64_t bytes;   // per block
+  // Decodes one block to float32; null for plain numbers.
   void (*decode)(const uint8_t* block, float* values);
-  at::ScalarType plain = at::kFloat;  // the type of plain numbers
+  at::ScalarType plain = at::kFloat;  // element type of plain numbers
 };
 
-// Null: not a type that is read here.
+// Returns null for a type that Cortado does not decode.
 const GgmlType* find_ggml_type(uint32_t id);
-// "Q2_K" or "type 99": for messages about types that are not read.
+// The type's name for messages, such as "Q2_K", or "type 99" if the id is unknown.
 std::string ggml_type_name(uint32_t id);
-// "F32, F16, ...": those that are.
+// The names of all types that Cortado decodes: "F32, F16, ...".
 std::string ggml_type_names();
 
-// `bytes` as a tensor of its own: plain numbers in their type, blocks as float32. The bytes must be the shape's: whole
-// blocks along the last dimension.
+// Decodes `bytes` to a new tensor: plain numbers keep their type, blocks become float32. The number of bytes must match
+// `shape`, with whole blocks along the last dimension.
 Tensor decode_ggml(const GgmlType& type, const std::vector<int64_t>& shape, std::string_view bytes);
 
-// A name or text of a file for a message: in quotes, short, on one line, whatever its bytes.
+// Formats a name or text from a file for a message: quoted, at most 80 bytes of it, on one line, whatever the bytes
+// are.
 std::string printable(std::string_view text);
 
-enum class GgufKind : uint32_t { kUint32 = 4, kFloat32 = 6, kText = 8, kList = 9, kFloat64 = 12 };  // some of them
+// only the ones that the code names
+enum class GgufKind : uint32_t { kUint32 = 4, kFloat32 = 6, kText = 8, kList = 9, kFloat64 = 12 };
 
-// A metadata value where it lies in the file.
+// A metadata value: a view of its bytes in the file.
 struct GgufValue {
-  GgufKind kind;  // a list's: of its elements
+  GgufKind kind;  // for a list, the kind of its elements
   bool list = false;
-  uint64_t count = 1;      // elements
-  std::string_view bytes;  // of all elements
+  uint64_t count = 1;      // number of elements
+  std::string_view bytes;  // all elements
 };
 
 struct GgufTensor {
   std::string name;
-  std::vector<int64_t> shape;  // in torch's order: the last dimension lies together
+  std::vector<int64_t> shape;  // in torch's order: the last dimension is contiguous
   const GgmlType* type;
   std::string_view bytes;
 };
 
-// A file, checked as a whole when it is opened: counts, lengths, offsets, types, names given twice, tensors that
-// overlap or reach beyond the end. Anything wrong is an InputError of one line that names the file, and no memory is
-// asked for that the bytes of the file do not justify.
+// A GGUF file. The constructor checks all of it: counts, lengths, offsets, types, duplicate names, and tensors that
+// overlap or reach beyond the end. It throws an InputError of one line that names the file, and never allocates more
+// than the size of the file justifies.
 class GgufFile {
  public:
   explicit GgufFile(const std::string& path);
-  // Of bytes that outlive it; `name` is for messages.
+  // Reads from `bytes`, which must outlive this object; `name` is for messages.
   GgufFile(std::string_view bytes, std::string name) : name_(std::move(name)) { parse(bytes); }
 
   const std::string& name() const { return name_; }
 
   bool has(const std::string& key) const { return metadata_.contains(key); }
-  // The metadata that are no lists, to be read as strictly as JSON (base/json.h).
+  // All metadata except lists, for reading with the strict checks of JsonReader (base/json.h).
   JsonReader metadata() const;
-  // Lists, empty where absent. The texts are views of the file.
+  // Metadata lists; empty if the key is absent. The texts are views of the file. InputError for elements of another
+  // type.
   std::vector<std::string_view> texts(const std::string& key) const;
   std::vector<double> numbers(const std::string& key, bool whole = false) const;
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find(const std::string& name) const;
-  // Plain numbers in their own type, blocks as float32; the tensor owns its memory.
+  // Decodes the tensor: plain numbers keep their type, blocks become float32. The result owns its memory.
   static Tensor read(const GgufTensor& tensor) { return decode_ggml(*tensor.type, tensor.shape, tensor.bytes); }
 
-  // "[path] ..." as one InputError, the parts joined, where it is bad.
+  // Throws an InputError "[gguf] PATH ..." with the joined parts if `bad`.
   template <typename... Parts>
   void fail_if(bool bad, const Parts&... parts) const {
     fail_input_if(bad, "[gguf] ", name_, " ", parts...);
@@ -97,10 +100,10 @@ class GgufFile {
   std::shared_ptr<const MappedFile> map_;
   std::map<std::string, GgufValue> metadata_;
   std::vector<GgufTensor> tensors_;
-  std::map<std::string, size_t> places_;  // in tensors_
+  std::map<std::string, size_t> places_;  // index into tensors_
 };
 
-// Whether the file begins as a GGUF file does. Missing or unreadable: InputError.
+// Whether the file begins with "GGUF". InputError if it is missing or unreadable.
 bool is_gguf(const std::string& path);
 
 }  // namespace cortado

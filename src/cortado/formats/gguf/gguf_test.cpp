@@ -1,4 +1,4 @@
-// GGUF: what files say is read, and every kind of lie is refused in one line.
+// GGUF: valid files are read, and each kind of damage is refused with a message of one line.
 #include "cortado/testing/gguf.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(Gguf, ReadsMetadataAndTensors) {
 }
 
 TEST(Gguf, DecodesABlockByItsFormula) {
-  // Q4_1: d = 0.5, m = -1; values 0, 1, 2, .. in the low halves, 15 in the high ones.
+  // Q4_1 with d = 0.5, m = -1: values 0, 1, 2, ... in the low halves, 15 in all high halves.
   std::string block;
   GgufBuilder::put(block, c10::Half(0.5).x);
   GgufBuilder::put(block, c10::Half(-1.0).x);
@@ -82,7 +82,7 @@ TEST(Gguf, RefusesCountsAndLengthsThatTheFileCannotHold) {
   for (const uint64_t absurd : {uint64_t{1} << 31, uint64_t{1} << 62, ~uint64_t{0}}) {
     std::string number;
     GgufBuilder::put(number, absurd);
-    for (const size_t place : {8u, 16u, 24u}) {  // tensors, entries, length of the first key
+    for (const size_t place : {8u, 16u, 24u}) {  // number of tensors, number of entries, length of the first key
       std::string bad = good;
       expect_refused(bad.replace(place, 8, number), "is damaged");
     }

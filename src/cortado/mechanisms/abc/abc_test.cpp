@@ -9,11 +9,11 @@ namespace {
 
 Tensor normal(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); }
 
-// A common offset of a slot's logits changes nothing, in float32 over 4096 tokens at 1e4.
+// A common offset of a slot's logits changes nothing, in float32 over 4096 tokens with offsets up to 1e4.
 TEST(Abc, OffsetsDoNotMatter) {
   at::manual_seed(1);
   const Tensor q = at::randn({1, 4096, 1, 4}), k = at::randn({1, 4096, 1, 4}), v = at::randn({1, 4096, 1, 3});
-  const Tensor s = (at::randn({1, 4096, 1, 5}) * 4).round() / 4;  // exact in float32 also next to 1e4
+  const Tensor s = (at::randn({1, 4096, 1, 5}) * 4).round() / 4;  // multiples of 1/4 stay exact in float32 next to 1e4
   const Tensor plain = abc(q, k, v, s).o;
   for (const double offset : {100.0, 1e4, -1e4}) {
     EXPECT_CLOSE(abc(q, k, v, s + offset).o, plain, 5e-6) << offset;
@@ -21,7 +21,7 @@ TEST(Abc, OffsetsDoNotMatter) {
   }
 }
 
-// Constant logits: every slot is the mean of all so far, so that is what any query gets.
+// With constant logits every slot is the mean of all tokens so far, and any query reads that mean.
 TEST(Abc, ConstantLogitsGiveTheMean) {
   at::manual_seed(2);
   const Tensor q = normal({2, 70, 2, 4}), k = normal({2, 70, 2, 4}), v = normal({2, 70, 2, 3});
@@ -29,7 +29,7 @@ TEST(Abc, ConstantLogitsGiveTheMean) {
   EXPECT_CLOSE(abc(q, k, v, at::full({2, 70, 2, 5}, 3.0, at::kDouble)).o, v.cumsum(1) / count, 1e-12);
 }
 
-// Slots that no token chose hold zeros, and nothing is NaN, gradients included.
+// Slots whose logits are all -inf hold zeros. No output and no gradient is NaN.
 TEST(Abc, EmptySlotsAreZero) {
   at::manual_seed(3);
   const Tensor q = normal({1, 40, 1, 4}).requires_grad_(true), k = normal({1, 40, 1, 4}), v = normal({1, 40, 1, 3});

@@ -1,5 +1,5 @@
-// abc: attention with bounded-memory control, softmax attention over M slots that hold softmax-weighted means over
-// time.
+// abc: attention with bounded-memory control. Softmax attention over M slots, each a softmax-weighted mean of keys and
+// values over time.
 #include "cortado/mechanisms/abc/op.h"
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/convolved.h"
@@ -39,7 +39,7 @@ class AbcMixer : public Mixer {
   }
 
   double flops_per_token(int64_t) const override {
-    return weight_flops() + 8.0 * static_cast<double>(heads_ * slots_ * head_dim_);  // written and read
+    return weight_flops() + 8.0 * static_cast<double>(heads_ * slots_ * head_dim_);  // write and read
   }
 
  private:
@@ -73,20 +73,20 @@ class AbcMixer : public Mixer {
 
   Tensor slot_logits(const Tensor& x) const { return split_heads(s_->forward(x), heads_).clamp(-32, 32); }
 
-  // With a gate RMSNorm(o) per head, times silu(W_g x).
+  // With a gate: RMSNorm(o) per head, times silu(W_g x).
   Tensor output(const Tensor& x, const Tensor& o) const {
     if (!g_) return o_->forward(merge_heads(o));
     return o_->forward(merge_heads(norm_->forward(o)) * at::silu(g_->forward(x)));
   }
 
   int64_t heads_, slots_, head_dim_;
-  std::optional<Rotary> rotary_;  // none: no rotary positions
+  std::optional<Rotary> rotary_;  // nullopt: no rotary positions
   ConvolvedQkv maps_;
   std::shared_ptr<Linear> s_, g_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };
 
-// What is measured of the operator.
+// What `cortado bench ops` measures.
 OperatorCase abc_case() {
   OperatorCase c{.name = "abc", .operation = "abc", .note = "as many slots as channels"};
   c.inputs = [](const OperatorSizes& s) { return join(qkv(s), {heads_of(s, s.size)}); };
@@ -108,7 +108,7 @@ extern const Mechanism kAbc = {
     .family = "slot attention",
     .paper = "ABC (2022); Blurry Window Attention §2.2 eq. 2",
     .equation = "o_t = V_t' softmax(K_t q_t / sqrt d), K_t[m] = sum_{s<=t} softmax_{s<=t}(theta_sm) k_s",
-    .state = "2 M (D + H)",
+    .state = "2 H M (d + 1)",
     .primitives = {"gated_scan", "time_softmax", "short_conv"},
     .make = construct<AbcMixer>,
     .operation = abc_case,

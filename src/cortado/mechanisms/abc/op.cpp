@@ -16,7 +16,8 @@ TensorTuple<5> abc_operator(const Tensor& q, const Tensor& k, const Tensor& v, c
   return {result.o, result.key_state, result.value_state, result.normalizer, result.maximum};
 }
 
-// By kernels that have the softmax over time within: slots are latents, of keys and then of values.
+// Uses Latte's kernels, which compute the softmax over time themselves: the slots are latents, first of the keys, then
+// of the values.
 AbcResult abc_by_latents(const SlotInputs& in, const Tensor& s, const AbcState& start,
                          const OptionalTensor& cu_seqlens) {
   const LatteResult keys = latte_scores(in.q, s, in.k, {start.key_state, start.normalizer, start.maximum}, cu_seqlens);

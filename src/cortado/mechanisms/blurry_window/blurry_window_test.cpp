@@ -43,8 +43,8 @@ TEST(BlurryWindow, IsFullAttentionWithinOnePeriod) {
   }
 }
 
-// At integer resolutions: every slot that is seen was once overwritten, with w = 1, and its weights have summed to one
-// since.
+// At integer resolutions with decay, a visible slot was overwritten once (w = 1), and its weights have summed to one
+// since then.
 TEST(BlurryWindow, OnesGiveOnesWithDecay) {
   for (const BlurrySizes& sizes : {BlurrySizes{3, 6}, {5, 10}, {33, 66}, {7, 42}}) {
     const Inputs in = random_inputs(200);
@@ -53,7 +53,8 @@ TEST(BlurryWindow, OnesGiveOnesWithDecay) {
   }
 }
 
-// eq. 5-13: C_m and Z_m rotate by ωm a step, k_t joins C; slot n reads the delay nP/N from them.
+// eq. 5-13: C_m and Z_m rotate by ωm per step and k_t is added to C. Slot n reads the token of nP/N steps ago from
+// them.
 Tensor ssm_form(const Inputs& in, const BlurrySizes& sizes) {
   const int64_t n = sizes.slots, modes = (n - 1) / 2;
   const double period = static_cast<double>(sizes.period), slots = static_cast<double>(n);
@@ -90,7 +91,7 @@ TEST(BlurryWindow, IsTheFourierFormWithoutDecay) {
     expect_same(in, blurry_window(in.q, in.k, in.v, {.sizes = {slots, slots}, .decay = false}).o,
                 ssm_form(in, {slots, slots}));
   }
-  // Beyond resolution 1 the slots coincide wherever tN/P is an integer.
+  // Beyond resolution 1 both forms have the same slots at times t for which tN/P is an integer.
   for (const BlurrySizes& sizes : {BlurrySizes{5, 10}, {7, 21}, {9, 15}}) {
     const Inputs in = random_inputs(70);
     const Tensor fourier = ssm_form(in, sizes), o = blurry_window(in.q, in.k, in.v, {.sizes = sizes, .decay = false}).o;
@@ -104,7 +105,7 @@ TEST(BlurryWindow, IsTheFourierFormWithoutDecay) {
   }
 }
 
-// w is the sum of cosines, periodic, at positions far from the start too, and a single call knows its own position.
+// w is the sum of cosines, is periodic also far from the start, and a resumed call continues at its position.
 TEST(BlurryWindow, GoesOnFromItsPosition) {
   const Inputs in = random_inputs(90);
   const BlurrySizes sizes{5, 13};

@@ -1,4 +1,4 @@
-// blurry_window: Blurry Window Attention, softmax over N slots that interpolate the keys and values of a period of P
+// blurry_window: Blurry Window Attention. Softmax over N slots that interpolate the keys and values of the last P
 // tokens.
 #include "cortado/mechanisms/blurry_window/op.h"
 #include "cortado/mechanisms/mechanism.h"
@@ -14,7 +14,7 @@ struct BlurrySettings {
   bool decay;
 };
 
-// State: "key_state", "value_state" [rows,H,N,d] and "position" [rows]; with taps the tails "q_conv", "k_conv",
+// State: "key_state", "value_state" [rows,H,N,d] and "position" [rows]; with taps also the tails "q_conv", "k_conv",
 // "v_conv".
 class BlurryWindowMixer : public ProjectedMixer {
  public:
@@ -28,7 +28,7 @@ class BlurryWindowMixer : public ProjectedMixer {
     return output(blurry_window_reference(p.q, p.k, p.v, settings_.sizes, settings_.decay, slot_scale({}, p.q)));
   }
 
-  double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }  // written and read
+  double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }  // write and read
 
  private:
   void declare(StateLayout& layout) const override {
@@ -53,7 +53,7 @@ class BlurryWindowMixer : public ProjectedMixer {
   }
 
   BlurrySettings settings_;
-  Tensor table_;  // one period of w, [P,N] float64; not a parameter: it follows from the settings
+  Tensor table_;  // one period of w, [P,N] float64; follows from the settings, so it is not a parameter
 };
 
 BlurrySettings read_blurry(JsonReader& settings, const MixerContext& context) {
@@ -70,10 +70,11 @@ BlurrySettings read_blurry(JsonReader& settings, const MixerContext& context) {
   return read;
 }
 
-// w_s[n], and with decay what (1 - w_u[n]) of every later token u leaves of it.
+// The weight of token s in slot n: w_s[n], with decay times Π_{u>s} (1 - w_u[n]).
 Tensor blurry_contents(const Json& settings, int64_t tokens) {
   JsonReader reader(settings, "mixer");
-  const BlurrySettings read = read_blurry(reader, {.dim = 0});  // which any number of heads divides: all have the same
+  // any number of heads divides 0; the weights are equal for all heads
+  const BlurrySettings read = read_blurry(reader, {.dim = 0});
   reader.finish();
   const Tensor w = blurry_weights(at::arange(tokens), read.sizes, at::kDouble).t();  // [N, T]
   if (!read.decay) return w;
@@ -82,10 +83,10 @@ Tensor blurry_contents(const Json& settings, int64_t tokens) {
   return w * left;
 }
 
-// Odd, and each slot for two tokens.
+// An odd number of slots, two tokens per slot.
 BlurrySizes blurry_sizes(int64_t size) { return {.slots = size | 1, .period = 2 * (size | 1)}; }
 
-// What is measured of the operator.
+// What `cortado bench ops` measures.
 OperatorCase blurry_case() {
   OperatorCase c{.name = "blurry_window", .operation = "blurry_window", .note = "size + 1 slots of two tokens each"};
   c.inputs = qkv;
@@ -114,7 +115,7 @@ extern const Mechanism kBlurryWindow = {
     .family = "slot attention",
     .paper = "Blurry Window Attention (2026) eq. 14-17, §3.3",
     .equation = "o_t = V_t' softmax(K_t q_t / sqrt d), K_t = diag(1 - w_t) K_{t-1} + w_t k_t', w_t[n] = D(t - nP/N)",
-    .state = "2 N D",
+    .state = "2 H M d",
     .primitives = {"slot_scan", "gated_scan", "short_conv"},
     .make =
         [](JsonReader& settings, const MixerContext& context) {

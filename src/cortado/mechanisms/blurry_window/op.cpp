@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kBlurryWindowOp = "blurry_window";
 
-// Every token's time, counted from 0 at its sequence's start: [T], or where rows differ [B,T], packed [1,T].
+// Each token's time, counted from 0 at the start of its sequence: [T]; [B,T] if rows differ; packed [1,T].
 Tensor token_times(const Tensor& x, const OptionalTensor& position, const OptionalTensor& cu_seqlens) {
   const Tensor count = at::arange(x.sym_size(1), x.options().dtype(at::kLong));
   if (cu_seqlens) {
@@ -21,14 +21,15 @@ Tensor token_times(const Tensor& x, const OptionalTensor& position, const Option
   return position ? count.unsqueeze(0) + position->to(at::kLong).unsqueeze(1) : count;
 }
 
-// [T,N] -> [1,T,1,N], [B,T,N] -> [B,T,1,N]
+// Adds a dimension for the heads: [T,N] -> [1,T,1,N], [B,T,N] -> [B,T,1,N].
 Tensor every_head(const Tensor& x) { return (x.dim() == 2 ? x.unsqueeze(0) : x).unsqueeze(2); }
 
-// What is left of a slot that is overwritten whole, as a log: nothing that 16 bits would show, and no -inf, which tensor
-// cores take one pair of tokens at a time.
+// Log of the factor left of a slot that is overwritten completely (1 - w = 0). Too small to show in 16 bits, and not
+// -inf, for which the tensor-core kernel takes tokens pair by pair.
 constexpr double kNothing = -20.8;  // 2^-30
 
-// The scan with decay as one with gates, whose logs are above 0 where w is below. weights as w, in the operands' type.
+// The scan with decay as a gated scan. Its gates log(1 - w) are positive where w is negative. `weights` is w in the
+// operands' type.
 SlotPass decaying_pass_by_logs(const Tensor& w, const Tensor& weights, const Tensor& like,
                                const OptionalTensor& cu_seqlens) {
   const std::vector<c10::SymInt> sizes = {like.sym_size(0), like.sym_size(1), 1, w.sym_size(-1)};
@@ -36,7 +37,7 @@ SlotPass decaying_pass_by_logs(const Tensor& w, const Tensor& weights, const Ten
   return gated_slot_pass(spread(weights), spread((-w).log1p().clamp_min(kNothing)), cu_seqlens);
 }
 
-// The scan with decay. w [T,N] or [B,T,N].
+// The scan with decay, by slot_scan. w [T,N] or [B,T,N].
 SlotPass decaying_pass(const Tensor& w, const OptionalTensor& cu_seqlens) {
   const Tensor writes = w.dim() == 2 ? w : w.unsqueeze(2), keeps = 1 - writes;
   return [=](const Tensor& q, const Tensor& x, std::string_view read, double scale, const OptionalTensor& start) {
@@ -48,7 +49,8 @@ TensorTuple<3> blurry_window_operator(const Tensor& q, const Tensor& k, const Te
                                       bool decay, std::optional<double> scale, const OptionalTensor& key_state,
                                       const OptionalTensor& value_state, const OptionalTensor& position,
                                       const OptionalTensor& cu_seqlens) {
-  OptionalTensor seen;  // checked here and not in blurry_window: a mixer's own state needs no reading of it a token
+  // checked here and not in blurry_window(): a mixer's own position need not be read back for every token
+  OptionalTensor seen;
   if (position) {
     seen = checked_integers(*position, "[blurry_window] position", 0, std::numeric_limits<int64_t>::max());
   }
@@ -66,7 +68,7 @@ TensorTuple<3> blurry_window_operator(const Tensor& q, const Tensor& k, const Te
 }  // namespace
 
 void check_blurry(const BlurrySizes& sizes) {
-  constexpr int64_t kMostSlots = 1 << 20, kLongest = int64_t{1} << 40;  // their product is an int64
+  constexpr int64_t kMostSlots = 1 << 20, kLongest = int64_t{1} << 40;  // so that their product fits an int64
   fail_input_if(sizes.slots > kMostSlots || sizes.period > kLongest, "[blurry_window] at most ", kMostSlots,
                 " slots and a period of ", kLongest, ", got ", sizes.slots, " and ", sizes.period);
   fail_input_if(sizes.slots < 1 || sizes.slots % 2 == 0, "[blurry_window] slots must be odd and positive, got ",
@@ -75,7 +77,8 @@ void check_blurry(const BlurrySizes& sizes) {
                 ") must be at least as large as slots (", sizes.slots, ")");
 }
 
-// With x = t - nP/N = j/N, j an integer: D(x) = sin(πj/P) / (N sin(πj/(PN))), and 1 or 0 where P divides j, exactly.
+// With x = t - nP/N = j/N, j an integer: D(x) = sin(πj/P) / (N sin(πj/(PN))). Where P divides j, D is set to exactly 1
+// (j = 0) or 0.
 Tensor blurry_weights(const Tensor& times, const BlurrySizes& sizes, at::ScalarType type) {
   const int64_t n = sizes.slots, p = sizes.period;
   const Tensor slot = at::arange(n, times.options());
@@ -102,7 +105,7 @@ SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, cons
   fail_input_if(options.key_state && found['M'] != sizes.slots, "[blurry_window] key_state and value_state of ",
                 found['M'], " slots, expected ", sizes.slots);
   const auto type = accumulation_type({q, k, v, options.key_state, options.value_state});
-  // A GPU's tensor cores take slots in eights.
+  // Tensor cores need a multiple of eight slots.
   const auto operands = slot_operands(q, v, (sizes.slots + 7) / 8 * 8, type);
   SlotInputs in{q.to(operands),    k.to(operands),     v.to(operands), slot_scale(options.scale, q),
                 options.key_state, options.value_state};
@@ -116,7 +119,7 @@ SlotResult blurry_window(const Tensor& q, const Tensor& k, const Tensor& v, cons
   const Tensor times = token_times(k, options.position, options.cu_seqlens);
   const Tensor w = options.table ? options.table->index({times.remainder(sizes.period)}).to(type)
                                  : blurry_weights(times, sizes, type);
-  // Before the first wrap: nP/N > t.
+  // Slot n is hidden until the first token reaches it: nP/N > t.
   const Tensor reached = at::arange(sizes.slots, times.options()) * sizes.period;
   in.hidden = every_head(reached > times.unsqueeze(-1) * sizes.slots);
   SlotResult result;

@@ -21,7 +21,7 @@ extern const Mechanism kDeltaNet = {
     .family = "delta rule",
     .paper = "DeltaNet (Schlag et al. 2021; Yang et al. 2024)",
     .equation = "S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}' k_t)', o_t = S_t' q_t",
-    .state = "H K V + (taps - 1)(2 H K + H V)",
+    .state = "H K V + (taps-1) H (2 K + V), K = V = d",
     .primitives = {"delta_scan", "short_conv"},
     .make = construct<DeltaNetMixer>,
 };

@@ -1,4 +1,4 @@
-// exact_chunked: softmax attention computed in chunks with a running maximum, the honest baseline.
+// exact_chunked: softmax attention computed in chunks with a running maximum, the exact baseline.
 #include "cortado/mechanisms/softmax/mixer.h"
 
 #include "cortado/mechanisms/mechanism.h"
@@ -7,7 +7,7 @@
 namespace cortado {
 namespace {
 
-// Projections, cache and results of `softmax`; only the algorithm differs. State: as softmax.
+// `softmax` with another algorithm: its projections, cache, state and results.
 class ExactChunkedMixer : public SoftmaxMixer {
  public:
   ExactChunkedMixer(JsonReader& settings, const MixerContext& context)

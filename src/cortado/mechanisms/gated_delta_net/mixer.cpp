@@ -1,4 +1,4 @@
-// gated_delta_net: the delta rule after a decay of each head.
+// gated_delta_net: the delta rule after a decay per head.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/delta.h"
 
@@ -31,7 +31,7 @@ extern const Mechanism kGatedDeltaNet = {
     .family = "delta rule",
     .paper = "Gated DeltaNet (Yang et al. 2025); Qwen3-Next",
     .equation = "P = a_t S_{t-1}, S_t = P + k_t beta_t (v_t - P' k_t)', o_t = S_t' q_t",
-    .state = "H K V + (taps - 1)(2 H K + H V)",
+    .state = "H K V + (taps-1) H (2 K + V), K = 3/4 d, V = 2 K",
     .primitives = {"delta_scan", "short_conv"},
     .make = construct<GatedDeltaNetMixer>,
 };

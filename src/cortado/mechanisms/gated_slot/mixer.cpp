@@ -1,4 +1,4 @@
-// gated_slot: gated slot attention (GSA), softmax attention over M slots with a data-dependent forget gate a slot.
+// gated_slot: gated slot attention (GSA), softmax attention over M slots with a data-dependent forget gate per slot.
 #include "cortado/mechanisms/gated_slot/op.h"
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/convolved.h"
@@ -9,7 +9,7 @@
 namespace cortado {
 namespace {
 
-// State: declare_slots', and the convolutions' tails "q_conv", "k_conv", "v_conv".
+// State: "key_state", "value_state" [rows,H,M,d], and the convolutions' tails "q_conv", "k_conv", "v_conv".
 class GatedSlotMixer : public Mixer {
  public:
   GatedSlotMixer(JsonReader& settings, const MixerContext& context)
@@ -19,7 +19,7 @@ class GatedSlotMixer : public Mixer {
         temperature_(settings.number("temperature", 1e-3, 1e6, 8.0)) {
     const int64_t dim = context.dim, taps = read_taps(settings);
     head_dim_ = dim / heads_;
-    // The convolutions have no activation of their own: the silu of q, k and v comes after them.
+    // The convolutions have no activation because silu follows them.
     maps_.q = ConvolvedLinear::within(*this, "q", dim, dim, taps, "none");
     maps_.k = ConvolvedLinear::within(*this, "k", dim, dim, taps, "none");
     maps_.v = ConvolvedLinear::within(*this, "v", dim, dim, taps, "none");
@@ -34,7 +34,7 @@ class GatedSlotMixer : public Mixer {
     return output(gated_slot_reference(project(maps_.q), project(maps_.k), project(maps_.v), 1 - g.exp(), g, 1.0));
   }
 
-  double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }  // written and read
+  double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }  // write and read
 
  private:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
@@ -59,13 +59,13 @@ class GatedSlotMixer : public Mixer {
   Tensor output(const Tensor& o) const { return o_->forward(norm_->forward(at::silu(merge_heads(o)))); }
 
   int64_t heads_, slots_, head_dim_;
-  double temperature_;  // τ: log α = logsigmoid(W_f x) / τ
+  double temperature_;  // τ in log α = logsigmoid(W_f x) / τ
   ConvolvedQkv maps_;
   std::shared_ptr<Linear> f_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };
 
-// What is measured of the operator.
+// What `cortado bench ops` measures.
 OperatorCase gated_slot_case() {
   OperatorCase c{.name = "gated_slot", .operation = "gated_slot", .note = "as many slots as channels"};
   c.inputs = [](const OperatorSizes& s) {
@@ -89,7 +89,7 @@ extern const Mechanism kGatedSlotAttention = {
     .family = "slot attention",
     .paper = "Gated Slot Attention (2024); Blurry Window Attention §2.2 eq. 3",
     .equation = "o_t = V_t' softmax(K_t q_t), K_t = diag(a_t) K_{t-1} + (1 - a_t) k_t'",
-    .state = "2 M D",
+    .state = "2 H M d",
     .primitives = {"gated_scan", "short_conv"},
     .make = construct<GatedSlotMixer>,
     .operation = gated_slot_case,

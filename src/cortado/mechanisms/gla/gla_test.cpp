@@ -18,7 +18,7 @@ std::shared_ptr<Mixer> gla_with_bias(double bias) {
   return mixer;
 }
 
-// All is forgotten at once: every token sees itself only.
+// Everything is forgotten at each step: every token sees only itself.
 TEST(Gla, StrongestDecayKeepsOnlyTheCurrentToken) {
   const auto mixer = gla_with_bias(-1e5);
   const at::NoGradGuard no_grad;
@@ -28,7 +28,7 @@ TEST(Gla, StrongestDecayKeepsOnlyTheCurrentToken) {
   }
 }
 
-// Nothing is forgotten: linear attention, to which the order of the past does not matter.
+// Nothing is forgotten: this is linear attention, for which the order of past tokens does not matter.
 TEST(Gla, NoDecayForgetsTheOrderOfThePast) {
   const auto mixer = gla_with_bias(1e5);
   const at::NoGradGuard no_grad;

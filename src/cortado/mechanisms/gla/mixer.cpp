@@ -1,4 +1,4 @@
-// gla: linear attention with a data-dependent decay for every key channel.
+// gla: linear attention with a data-dependent decay per key channel.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/gated_linear.h"
 
@@ -25,7 +25,7 @@ class GlaMixer : public GatedLinearMixer {
   }
 
  private:
-  double temperature_;  // what the logarithm of the sigmoid is divided by
+  double temperature_;  // divides the log-sigmoid
   std::shared_ptr<Linear> down_, up_;
 };
 
@@ -36,7 +36,7 @@ extern const Mechanism kGla = {
     .family = "linear attention",
     .paper = "Gated Linear Attention (Yang et al. 2024) eq. 3-4",
     .equation = "S_t = diag(a_t) S_{t-1} + k_t v_t', a_t = sigmoid(x W_1 W_2 + b)^(1/16), o_t = S_t' q_t",
-    .state = "D^2 / 2H (+ convolution tails)",
+    .state = "H K V, K = d/2, V = d",
     .primitives = {"gated_scan", "short_conv"},
     .make = construct<GlaMixer>,
 };

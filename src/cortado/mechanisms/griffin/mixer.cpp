@@ -1,4 +1,4 @@
-// griffin: the recurrent block of Griffin and Hawk, a gelu gate on a short convolution and an RG-LRU.
+// griffin: the recurrent block of Griffin and Hawk, a gelu gate times a short convolution with an RG-LRU.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/rg_lru/rg_lru.h"
@@ -7,7 +7,7 @@
 namespace cortado {
 namespace {
 
-// State: "tail" [rows, taps - 1, R], "h" [rows, R], "position" [rows]; R the recurrence's width.
+// State: "tail" [rows, taps - 1, R], "h" [rows, R], "position" [rows]; R is the recurrence's width.
 class GriffinMixer : public Mixer {
  public:
   GriffinMixer(JsonReader& settings, const MixerContext& context)
@@ -25,7 +25,7 @@ class GriffinMixer : public Mixer {
   }
 
   double flops_per_token(int64_t) const override {
-    return weight_flops() + rg_lru_->flops_per_token() + 10.0 * static_cast<double>(width_);  // the gate
+    return weight_flops() + rg_lru_->flops_per_token() + 10.0 * static_cast<double>(width_);  // the gelu gate
   }
 
  private:
@@ -55,7 +55,7 @@ extern const Mechanism kGriffin = {
     .family = "recurrence",
     .paper = "Griffin (De et al. 2024) §2.3-2.4 eq. 1-4",
     .equation = "o_t = W_o (gelu(W_y x_t) * RGLRU(conv(W_x x))_t)",
-    .state = "taps R",
+    .state = "E taps, E = D",
     .primitives = {"elementwise_scan", "short_conv"},
     .make = construct<GriffinMixer>,
 };

@@ -1,4 +1,4 @@
-// h3: a shift SSM on the keys, times the values, a diagonal SSM, times the queries.
+// h3: a shift SSM over the keys, times the values, then a diagonal SSM, times the queries.
 #include <cmath>
 
 #include "cortado/mechanisms/mechanism.h"
@@ -31,9 +31,10 @@ class H3Mixer : public Mixer {
     draw_normal(skip_, 1.0);
   }
 
-  // Both systems by their impulse responses. Shift: the taps. Diagonal: K_j = 2 Re Σ_n C_n e^{jΔΛ_n} (e^{ΔΛ_n} - 1)/Λ_n.
+  // Both systems by their impulse responses. Shift: the taps. Diagonal: K_j = 2 Re Σ_n C_n e^{jΔΛ_n} (e^{ΔΛ_n} -
+  // 1)/Λ_n.
   Tensor reference(const Tensor& x) override {
-    const Tensor k = k_->forward(x), taps = shift_->weight.flip(1).t();  // taps[i]: of the key i tokens ago
+    const Tensor k = k_->forward(x), taps = shift_->weight.flip(1).t();  // taps[i] weighs the key i tokens ago
     Tensor response = at::zeros({x.size(1), dim_}, x.options().requires_grad(false));
     const int64_t reach = std::min(taps.size(0), x.size(1));
     response = at::cat({taps.narrow(0, 0, reach), response.narrow(0, reach, x.size(1) - reach)});
@@ -42,7 +43,7 @@ class H3Mixer : public Mixer {
     const Tensor decay = log_decay_.exp(), step = log_step_.exp().unsqueeze(1);
     const Tensor lag = at::arange(x.size(1), x.options().requires_grad(false)).reshape({-1, 1, 1});
     const Tensor size = (-decay * step * lag).exp(), angle = frequency_ * step * lag;  // [T,D,N]
-    // (e^{ΔΛ} - 1)/Λ as real and imaginary parts: the numerator times Λ's conjugate over |Λ|².
+    // (e^{ΔΛ} - 1)/Λ in real and imaginary parts: the numerator times the conjugate of Λ, over |Λ|².
     const Tensor re = (-decay * step).exp() * (frequency_ * step).cos() - 1;
     const Tensor im = (-decay * step).exp() * (frequency_ * step).sin();
     const Tensor norm = decay.square() + frequency_.square();
@@ -54,7 +55,7 @@ class H3Mixer : public Mixer {
   }
 
   double flops_per_token(int64_t) const override {
-    // A complex multiply-add is 8 operations: one in the recurrence, one in the reading.
+    // A complex multiply-add is 8 operations; the recurrence and the read take one each per state.
     return weight_flops() + scan_flops(8);
   }
 
@@ -71,10 +72,10 @@ class H3Mixer : public Mixer {
     return o_->forward((q_->forward(x).to(wide) * y).to(x.scalar_type()));
   }
 
-  // y_t = 2 Re(Σ_n C_n h_tn) + skip u_t, every channel of u [B,T,D] with N states of its own.
+  // y_t = 2 Re(Σ_n C_n h_tn) + skip u_t; u is [B,T,D], and each channel has N states of its own.
   Tensor diagonal_ssm(const Tensor& u, const Batch& batch, SequenceState* state) const {
     const Discretized system = discretize(log_step_.unsqueeze(1), log_decay_, frequency_, u.scalar_type());
-    // What multiplies the input multiplies the output instead, so the state is Σ_s e^{(t-s)ΔΛ} u_s.
+    // The input's factor is applied to the output instead, so that the state is Σ_s e^{(t-s)ΔΛ} u_s.
     const Tensor read = 2 * at::view_as_complex(c_.to(u.scalar_type()).contiguous()) * system.input;
     return channel_ssm({system.log_a, {}, read}, u, batch, state, "ssm") + skip_.to(u.scalar_type()) * u;
   }
@@ -95,7 +96,7 @@ extern const Mechanism kH3 = {
     .family = "state space",
     .paper = "H3 (Fu et al. 2023) §3.1, algorithm 1",
     .equation = "o = q * SSM_diagonal(SSM_shift(k) * v)",
-    .state = "D (2 N + taps - 1)",
+    .state = "D (2 N + taps-1)",
     .primitives = {"short_conv"},
     .make = construct<H3Mixer>,
 };

@@ -22,7 +22,7 @@ Tensor state_after(Mixer& mixer, const Tensor& x) {
   return state.at("scan_state");
 }
 
-// Gates that do not look at x: every row of the state is the moving average of the inputs with that one rate.
+// Gates that do not depend on x: every row of the state is the exponential moving average of the inputs at that rate.
 TEST(Hgrn2, LowerBoundIsTheLeastThatIsKept) {
   const auto mixer = hgrn2_with_bound(0.5);
   const at::NoGradGuard no_grad;
@@ -35,7 +35,7 @@ TEST(Hgrn2, LowerBoundIsTheLeastThatIsKept) {
   EXPECT_CLOSE(state_after(*mixer, x), rows, 1e-12);
 }
 
-// Keys and gates sum to 1: the state is a mean, whatever the gates.
+// Key and gate sum to 1, so the state is a weighted mean of the inputs.
 TEST(Hgrn2, StateStaysWithinItsInputs) {
   const at::NoGradGuard no_grad;
   for (const double bound : {0.0, 0.9}) {

@@ -1,4 +1,4 @@
-// hgrn2: gated linear attention whose key is what its gate forgets.
+// hgrn2: gated linear attention with k = 1 - f, f the forget gate.
 #include <cmath>
 
 #include "cortado/mechanisms/mechanism.h"
@@ -11,8 +11,8 @@
 namespace cortado {
 namespace {
 
-// f = l + (1 - l) σ(W_f x), l a number or σ(b) of each key channel; y = W_o RMSNorm(scan(silu(W_q x), 1 - f, W_i x, log f)).
-// State: "scan_state" [rows, H, K, V], with convolutions their tails "q_conv", "f_conv", "i_conv".
+// f = l + (1 - l) σ(W_f x), where l is a constant or σ(b) per key channel; y = W_o RMSNorm(scan(silu(W_q x), 1 - f, W_i
+// x, log f)). State: "scan_state" [rows, H, K, V]; with convolutions also their tails "q_conv", "f_conv", "i_conv".
 class Hgrn2Mixer : public Mixer {
  public:
   Hgrn2Mixer(JsonReader& settings, const MixerContext& context)
@@ -35,7 +35,7 @@ class Hgrn2Mixer : public Mixer {
     o_ = register_module("o", make_output_linear(dim_, dim_));
   }
 
-  // The equations as they stand, and the scan token by token, as its primitive defines it.
+  // The equations as written, with the scan token by token as its primitive defines it.
   Tensor reference(const Tensor& x) override {
     const Tensor q = q_.reference(x), i = i_.reference(x);
     const Tensor l = bound_logit_ ? bound_logit_->sigmoid() : at::full({key_dim_}, bound_, x.options());
@@ -48,7 +48,8 @@ class Hgrn2Mixer : public Mixer {
   Joining joining() const override { return {std::max<int64_t>(1, q_.taps())}; }
 
  private:
-  static constexpr double kLeastStart = 0.01;  // of a learned bound: from 0 there is no way
+  // least start of a learned bound: the logit of 0 is -inf
+  static constexpr double kLeastStart = 0.01;
 
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Tensor q = at::silu(q_.forward(x, batch, state)), i = i_.forward(x, batch, state);
@@ -75,9 +76,9 @@ class Hgrn2Mixer : public Mixer {
   Tensor output(const Tensor& o) const { return o_->forward(norm_->forward(merge_heads(o))); }
 
   int64_t dim_, heads_;
-  int64_t key_dim_;             // of all heads together
-  double bound_;                // l in [0, 1): every gate is in [l, 1]
-  OptionalTensor bound_logit_;  // b [key_dim], in its place
+  int64_t key_dim_;             // summed over the heads
+  double bound_;                // l in [0, 1): all gates lie in [l, 1]
+  OptionalTensor bound_logit_;  // b [key_dim], if the bound is learned
   ConvolvedLinear q_, f_, i_;
   std::shared_ptr<RmsNorm> norm_;
   std::shared_ptr<Linear> o_;
@@ -91,7 +92,7 @@ extern const Mechanism kHgrn2 = {
     .paper = "HGRN2 (Qin et al. 2024)",
     .equation =
         "S_t = diag(f_t) S_{t-1} + (1 - f_t) i_t', f_t = l + (1 - l) sigmoid(W_f x_t), o_t = S_t' silu(W_q x_t)",
-    .state = "D^2 / H (+ convolution tails)",
+    .state = "H K V, K = V = d",
     .primitives = {"gated_scan", "short_conv"},
     .make = construct<Hgrn2Mixer>,
 };

@@ -1,4 +1,4 @@
-// kda: Kimi Delta Attention, the delta rule after a decay of each key channel.
+// kda: Kimi Delta Attention, the delta rule after a decay per key channel.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/delta.h"
 
@@ -33,7 +33,7 @@ extern const Mechanism kKda = {
     .family = "delta rule",
     .paper = "Kimi Linear (Moonshot AI 2025)",
     .equation = "P = diag(a_t) S_{t-1}, S_t = P + k_t beta_t (v_t - P' k_t)', o_t = S_t' q_t",
-    .state = "H K V + (taps - 1)(2 H K + H V)",
+    .state = "H K V + (taps-1) H (2 K + V), K = V = d",
     .primitives = {"delta_scan", "short_conv"},
     .make = construct<KdaMixer>,
 };

@@ -12,7 +12,7 @@ using testing::expect_gradients_close;
 using testing::gradients;
 using testing::weights_like;
 
-// p(s|t) itself: with v_s the s-th unit vector, o_t is the row of attention weights. [T, T]
+// p(s|t), [T, T]: if v_s is the s-th unit vector, o_t is the row of attention weights.
 Tensor attention_weights(const Tensor& query_logits, const Tensor& key_logits, bool causal) {
   const int64_t tokens = query_logits.size(1);
   const Tensor units = at::eye(tokens, key_logits.options()).reshape({1, tokens, 1, tokens});
@@ -29,7 +29,7 @@ TEST(Latte, WeightsSumToOne) {
   }
 }
 
-// The paper's example of an overflow, θ = [1, 10, 1000], and its reverse; and huge logits of either sign.
+// The paper's example of an overflow, θ = [1, 10, 1000], and its reverse; then huge logits of either sign.
 TEST(Latte, ExactAtExtremeLogits) {
   const std::vector<std::vector<double>> lists = {
       {1, 10, 1000}, {1000, 10, 1}, {1e4, -1e4, 1e4, 0}, {-1e4, -1e4, -1e4}, {0, 0, 0, 1e4, 1e4}};
@@ -49,7 +49,7 @@ TEST(Latte, ExactAtExtremeLogits) {
 TEST(Latte, OffsetsDoNotMatter) {
   at::manual_seed(2);
   const Tensor q = at::randn({1, 4096, 1, 4});
-  // Quarters are exact in float32 also next to 1e4, so that what differs is the arithmetic and not the input.
+  // Multiples of 1/4 stay exact in float32 next to 1e4, so that only the arithmetic can differ, not the input.
   const Tensor k = (at::randn({1, 4096, 1, 4}) * 4).round() / 4;
   const Tensor v = at::ones({1, 4096, 1, 1}), values = at::randn({1, 4096, 1, 3});
   const Tensor plain = latte(q, k, values).o;
@@ -72,7 +72,7 @@ TEST(Latte, NothingSeenIsZero) {
   }
 }
 
-// Continuing from (state, normalizer, maximum) equals the whole, with gradients through all that is differentiable.
+// Continuing from (state, normalizer, maximum) equals the whole sequence, gradients included.
 TEST(Latte, ContinuesFromItsState) {
   at::manual_seed(3);
   const auto options = at::TensorOptions().dtype(at::kDouble);
@@ -106,7 +106,7 @@ TEST(Latte, HeadsBroadcast) {
                latte_reference(at::softmax(q, -1), k.repeat_interleave(4, 2), v.repeat_interleave(2, 2), false), 1e-10);
 }
 
-// What a part of a sequence makes of the state before it, in pieces of 64 tokens, is what the scan leaves.
+// The composition of a part, computed in pieces of 64 tokens, equals the final state of the scan.
 TEST(Latte, PartsCompose) {
   at::manual_seed(5);
   const auto options = at::TensorOptions().dtype(at::kDouble);

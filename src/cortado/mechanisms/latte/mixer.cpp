@@ -48,12 +48,12 @@ class LatteMixer : public Mixer {
 
   Tensor heads(const Linear& map, const Tensor& x) const { return split_heads(map.forward(x), heads_); }
 
-  int64_t heads_, head_dim_, latents_;  // latents_: per head
+  int64_t heads_, head_dim_, latents_;  // latents_ is per head
   bool causal_;
   std::shared_ptr<Linear> q_, k_, v_, o_;
 };
 
-// What is measured of the operator.
+// What `cortado bench ops` measures.
 OperatorCase latte_case() {
   OperatorCase c{.name = "latte", .operation = "latte", .note = "as many latents as channels"};
   c.inputs = qkv;
@@ -91,7 +91,7 @@ extern const Mechanism kLatte = {
     .family = "linear attention",
     .paper = "Latte (2024) eq. 6-17; Latte-Macchiato eq. 6-14",
     .equation = "o_t = sum_l p(l|t) sum_{s<=t} softmax_{s<=t}(theta_sl) v_s",
-    .state = "L (D/H + 2)",
+    .state = "L (d + 2)",
     .primitives = {"latte_scan", "gated_scan", "running_max"},
     .bidirectional = true,
     .make = construct<LatteMixer>,

@@ -9,11 +9,11 @@ namespace {
 
 constexpr const char* kLatteOp = "latte";
 
-// What the state is read with: weights p(l|t) as they are, their logits, or logits whose softmax takes in log Σ_s exp
-// θ_s.
+// How `query` becomes the weights p(l|t): it is the weights; their logits; or logits to which log Σ_s exp θ_s is added
+// before the softmax.
 enum class Query { kWeights, kLogits, kJointLogits };
 
-// p(l|t) [B,T,H,L] for Σ_s exp(θ_s - m) = `sum`; where the sum is 0, nothing is there to be read.
+// p(l|t) [B,T,H,L], given sum = Σ_s exp(θ_s - m). A latent with sum 0 has seen no token and gets the lowest logit.
 Tensor posterior(Query kind, const Tensor& query, const Tensor& m, const Tensor& sum) {
   if (kind == Query::kWeights) return query;
   if (kind == Query::kLogits) return at::softmax(query, -1);
@@ -23,7 +23,7 @@ Tensor posterior(Query kind, const Tensor& query, const Tensor& m, const Tensor&
   return at::softmax((query + m + sum.masked_fill(nothing, 1).log()).masked_fill(nothing, lowest), -1);
 }
 
-// Weights that depend on the normaliser: it has to be there first.
+// The weights depend on the normaliser, so it is computed first.
 LatteResult joint_latte(const Tensor& query, const Tensor& theta, const Tensor& v, const ScanHeads& heads,
                         const LatteState& start, const OptionalTensor& cu_seqlens) {
   const TimeSoftmax p = time_softmax(theta, start.normalizer, start.maximum, cu_seqlens);
@@ -35,7 +35,7 @@ LatteResult joint_latte(const Tensor& query, const Tensor& theta, const Tensor& 
   return {o.to(v.scalar_type()), state, p.last_normalizer, p.last_maximum};
 }
 
-// p(s|l) = softmax over the whole sequence: v's weighted mean for every latent, read by all tokens.
+// p(s|l) is a softmax over the whole sequence: each latent is a weighted mean of v, read by all tokens.
 Tensor bidirectional_latte(Query kind, const Tensor& query, const Tensor& theta, const Tensor& v,
                            const ScanHeads& heads, const OptionalTensor& cu_seqlens) {
   const SequenceMeans latents = sequence_means(theta, expand_heads(v, heads.state), cu_seqlens);

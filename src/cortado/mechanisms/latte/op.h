@@ -5,26 +5,28 @@
 
 namespace cortado {
 
-// query_logits, key_logits θ [B,T,H,L], v [B,T,H,V]; p(l|t) = softmax_l(query_logits), p(s|l,t) =
-// softmax_{s<=t}(θ_{s,l}). causal = false: softmax over all of the sequence, no state taken, zeros returned.
+// query_logits and key_logits θ [B,T,H,L], v [B,T,H,V]. p(l|t) = softmax_l(query_logits), p(s|l,t) =
+// softmax_{s<=t}(θ_{s,l}). With causal = false the inner softmax runs over the whole sequence; no state is accepted,
+// and the returned state is zero. Throws InputError for shapes that do not fit and for an incomplete state.
 LatteResult latte(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal = true,
                   const LatteState& start = {}, const OptionalTensor& cu_seqlens = {});
 
-// The same with p(l|t) given as `weights` [B,T,H,L] (they need not sum to one: Macchiato's latents share with the
-// window).
+// As latte(), with p(l|t) given as `weights` [B,T,H,L]. They need not sum to one: in Macchiato the window has a share.
 LatteResult latte_with_weights(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal,
                                const LatteState& start, const OptionalTensor& cu_seqlens);
 
-// Normalised linear attention with φ = exp, finite at any logit: p(s|t) ∝ Σ_l exp(query_logits_tl + θ_sl). It is Latte
-// with p(l|t) = softmax_l(query_logits_tl + log Σ_s exp θ_sl), the sum over the s that t sees. Arguments and state as
-// `latte`.
+// Normalised linear attention with φ = exp, finite for any logit: p(s|t) ∝ Σ_l exp(query_logits_tl + θ_sl). This is
+// Latte with p(l|t) = softmax_l(query_logits_tl + log Σ_s exp θ_sl), where the sum is over the tokens s that t sees.
+// Arguments and state as in latte().
 LatteResult exponential_attention(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
                                   const LatteState& start, const OptionalTensor& cu_seqlens);
 
-// The definition: the T x T matrix of p(s|t), dense, from zero; differentiable by autograd. weights as above.
+// The definition: the T x T matrix p(s|t), dense, from the zero state; differentiable by autograd. `weights` as in
+// latte_with_weights().
 Tensor latte_reference(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal);
 
-// The definition of exponential_attention, dense, from zero: rows of softmax_s(log Σ_l exp(query_logits_tl + θ_sl)).
+// The definition of exponential_attention(), dense, from the zero state: each row is softmax_s(log Σ_l
+// exp(query_logits_tl + θ_sl)).
 Tensor exponential_reference(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal);
 
 }  // namespace cortado

@@ -2,7 +2,7 @@
 
 namespace cortado {
 
-// Row t of p(s|l,t) is a softmax over s <= t, written out for every t: [B,H,L,T,T].
+// Row t of p(s|l,t) is a softmax over s <= t: [B,H,L,T,T] in all.
 Tensor latte_reference(const Tensor& weights, const Tensor& key_logits, const Tensor& v, bool causal) {
   const int64_t tokens = v.size(1);
   const Tensor theta = key_logits.permute({0, 2, 3, 1}).unsqueeze(3);  // [B,H,L,1,T]
@@ -11,7 +11,7 @@ Tensor latte_reference(const Tensor& weights, const Tensor& key_logits, const Te
     const Tensor future = at::ones({tokens, tokens}, v.options().dtype(at::kBool)).triu(1);
     scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
   }
-  const Tensor p_s = at::softmax(scores, -1).nan_to_num(0.0);  // a row of -inf: nothing seen, o = 0
+  const Tensor p_s = at::softmax(scores, -1).nan_to_num(0.0);  // a row of -inf has seen nothing: o = 0
   const Tensor p_ts = at::einsum("bthl,bhlts->bhts", {weights, p_s});
   return at::einsum("bhts,bshv->bthv", {p_ts, v});
 }

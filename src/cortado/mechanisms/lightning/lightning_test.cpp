@@ -6,7 +6,7 @@
 namespace cortado::lightning_test {
 namespace {
 
-// How much a head's state has left after one token without a key: read off its state.
+// The decay per head: what is left of a state of ones after one token whose key is zero.
 std::vector<double> decays(const std::string& settings, int64_t layer, int64_t layers) {
   MixerContext context;
   context.dim = 24;
@@ -34,7 +34,7 @@ TEST(FixedDecays, AreThePapers) {
     EXPECT_NEAR(retention[h], 1 - std::pow(2.0, -5 - h), 1e-14);
     EXPECT_NEAR(fla[h], std::exp(-2 * 0.75 * h), 1e-14);
     EXPECT_NEAR(minimax[h], std::exp(-std::pow(0.25, h + 1) * (1 + 1e-5)), 1e-14);
-    EXPECT_NEAR(last[h], 1, 1e-4);  // the deepest layer hardly forgets
+    EXPECT_NEAR(last[h], 1, 1e-4);  // the deepest layer forgets almost nothing
   }
 }
 

@@ -5,7 +5,7 @@
 namespace cortado {
 namespace {
 
-// The decay of head h (from 0) in layer l (from 0), as a logarithm.
+// The log decay of head h in layer l, both counted from 0.
 double fla_slope(double head, double heads, double layer, double layers) {
   return -8 / heads * (1 - layer / layers) * head;
 }
@@ -33,7 +33,7 @@ extern const Mechanism kLightning = {
     .family = "linear attention",
     .paper = "Lightning Attention-2 (Qin et al. 2024); MiniMax-01 (2025)",
     .equation = "S_t = exp(g_h) S_{t-1} + k_t v_t', o_t = S_t' q_t, g_h fixed by head and layer",
-    .state = "D^2 / H (+ convolution tails)",
+    .state = "H K V, K = V = d",
     .primitives = {"gated_scan", "short_conv"},
     .make =
         [](JsonReader& settings, const MixerContext& context) {

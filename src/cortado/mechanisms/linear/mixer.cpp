@@ -13,11 +13,11 @@
 namespace cortado {
 namespace {
 
-// State: "scan_state" [rows, H, F, d] and "normalizer" [rows, H, F]; maps in logits have Latte's state in place of
-// them. With convolutions "q_tail", "k_tail", "v_tail" [rows, taps - 1, D].
+// State: "scan_state" [rows, H, F, d] and "normalizer" [rows, H, F]; feature maps given as logits have Latte's state
+// instead. With convolutions also "q_tail", "k_tail", "v_tail" [rows, taps - 1, D].
 class LinearMixer : public Mixer {
  public:
-  // `feature_map`: of FeatureMap::kinds(); `gate`: the default of the setting.
+  // `feature_map` is one of FeatureMap::kinds(); `gate` is the default of the setting "gate".
   LinearMixer(const std::string& name, JsonReader& settings, const MixerContext& context,
               const std::string& feature_map, bool gate)
       : Mixer(name),
@@ -26,7 +26,7 @@ class LinearMixer : public Mixer {
         logits_(FeatureMap::in_logits(feature_map)),
         causal_(context.causal) {
     const int64_t dim = context.dim;
-    // Of the maps that have a matrix: its rows.
+    // The number of rows of the map's matrix, for maps that have one.
     const int64_t features = FeatureMap::sized(feature_map) ? settings.integer("features", 1, 65536, head_dim_) : 0;
     normalize_ = settings.boolean("normalize", true);
     epsilon_ = settings.number("epsilon", 0.0, 1.0, logits_ ? 0.0 : 1e-6);
@@ -42,7 +42,7 @@ class LinearMixer : public Mixer {
     if (FeatureMap::learned(feature_map)) {
       q_map_ = register_module("q_map", make_map());
       k_map_ = register_module("k_map", make_map());
-    } else {  // random features estimate q·k only if q and k have the same ones
+    } else {  // random features estimate q·k only if q and k share them
       q_map_ = k_map_ = register_module("map", make_map());
     }
   }
@@ -56,7 +56,7 @@ class LinearMixer : public Mixer {
   Joining joining() const override { return {std::max<int64_t>(1, maps_.q.taps())}; }
 
   double flops_per_token(int64_t) const override {
-    // Random features are the same map for queries and keys, and made twice.
+    // Random features are one map, which is applied to the queries and to the keys.
     const double again = q_map_ == k_map_ ? q_map_->flops_per_token() : 0.0;
     return weight_flops() + again + 4.0 * static_cast<double>(heads_ * q_map_->size() * (head_dim_ + 1));
   }
@@ -86,13 +86,13 @@ class LinearMixer : public Mixer {
     maps_.declare(layout);
   }
 
-  // Heads, of q and k their features.
+  // Splits into heads and maps q and k to features.
   Qkv operands(const Qkv& in) const {
     return {for_products(q_map_->forward(split_heads(in.q, heads_), true)),
             for_products(k_map_->forward(split_heads(in.k, heads_), false)), split_heads(in.v, heads_)};
   }
 
-  // φ = exp(logits): Latte's scan, so that no logit is too large.
+  // φ = exp(logits), by Latte's scan, which no logit can overflow.
   Tensor mix_logits(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch, SequenceState* state) const {
     const LatteResult result =
         exponential_attention(q, k, v, causal_, latte_start(state, k, v, batch), batch.cu_seqlens);
@@ -103,7 +103,7 @@ class LinearMixer : public Mixer {
   Tensor mix(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch, SequenceState* state) const {
     if (!normalize_) return scan_part(q, k, v, {}, 1.0, {}, batch, state);
     OptionalTensor scan = start_of(state, "scan_state"), normalizer = start_of(state, "normalizer");
-    if (batch.parts) {  // both are one sum, the normaliser that of ones
+    if (batch.parts) {  // both come from one sum; the normaliser's values are ones
       const Tensor start = at::cat({*scan, normalizer->unsqueeze(3)}, 3);
       const Tensor sums = state_before_part(k, with_ones(v, start.scalar_type()), {}, start, *batch.parts);
       scan = sums.narrow(3, 0, head_dim_);
@@ -121,16 +121,16 @@ class LinearMixer : public Mixer {
   }
 
   int64_t heads_, head_dim_;
-  bool logits_;  // the map is given as log φ
+  bool logits_;  // the map returns log φ
   bool causal_;
   bool normalize_;  // divide by φ(q)·z
   double epsilon_;  // added to the denominator
   ConvolvedQkv maps_;
-  std::shared_ptr<FeatureMap> q_map_, k_map_;  // the same one where nothing is learned
-  std::shared_ptr<Linear> g_, o_;              // output times σ(W_g x), with a gate
+  std::shared_ptr<FeatureMap> q_map_, k_map_;  // one object if nothing is learned
+  std::shared_ptr<Linear> g_, o_;              // g_: output gate σ(W_g x), if any
 };
 
-// What is measured of the operator.
+// What `cortado bench ops` measures.
 OperatorCase linear_case() {
   OperatorCase c{.name = "normalized_linear", .operation = "normalized_linear", .note = "queries and keys positive"};
   c.inputs = [](const OperatorSizes& s) { return Tensors{positive(s), positive(s), heads_of(s, s.size)}; };
@@ -154,7 +154,7 @@ extern const Mechanism kLinear = {
     .family = "linear attention",
     .paper = "linear-attention chapter; Latte-Macchiato eq. 4-5",
     .equation = "o_t = S_t' phi(q_t) / (phi(q_t).z_t), S_t = sum phi(k_s) v_s'",
-    .state = "H F (D/H + 1)",
+    .state = "H F (d + 1)",
     .primitives = {"gated_scan", "time_softmax", "running_max", "short_conv"},
     .bidirectional = true,
     .make =

@@ -6,7 +6,7 @@
 
 namespace cortado {
 
-// With a map of FeatureMap::kinds(). `gate`: whether there is an output gate where the settings do not say.
+// Makes `linear` with a feature map of FeatureMap::kinds(). `gate` is the default of the setting "gate".
 std::shared_ptr<Mixer> make_linear(const std::string& name, JsonReader& settings, const MixerContext& context,
                                    const std::string& feature_map, bool gate);
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kLinearOp = "normalized_linear";
 
-// Whether a GPU's kernels read these as they are, in 16 bits; what they read comes in float32.
+// Whether a GPU's kernels take the operands as they are, in 16 bits; their sums come in float32.
 bool read_as_given(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto type = v.scalar_type();
   const auto tokens = v.sym_size(1).maybe_as_int();
@@ -16,7 +16,7 @@ bool read_as_given(const Tensor& q, const Tensor& k, const Tensor& v) {
          k.scalar_type() == type && tokens && *tokens > 1;
 }
 
-// [numerator, denominator] -> their quotient.
+// Divides the numerator by the denominator, both in `sums`.
 Tensor quotient(const Tensor& sums, const c10::SymInt& values, double eps) {
   return divide_or_zero(sums.narrow_symint(3, 0, values), sums.narrow_symint(3, values, 1) + eps);
 }
@@ -39,7 +39,7 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
   fail_input_if(resumed && !causal, "[normalized_linear] causal=False takes no state");
   const auto type = accumulation_type({q, k, v, state, normalizer});
   const bool short_operands = causal && read_as_given(q, k, v);
-  // One scan gives the numerator and the denominator, its state S and z.
+  // One scan over v and a column of ones gives numerator and denominator; its state is S and z.
   const Tensor v1 = with_ones(v, short_operands ? v.scalar_type() : type);
   if (!causal) {
     const auto once = [&](const Tensor& x, const c10::SymInt& count) {

@@ -1,4 +1,4 @@
-// linformer: attention to keys and values projected along time to a fixed number. An encoder of fixed length.
+// linformer: attention to keys and values projected along time to L latents. An encoder of bounded length.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/latents.h"
@@ -7,7 +7,7 @@
 namespace cortado {
 namespace {
 
-// No state: it has no causal form.
+// It has no causal form and so no state.
 class LinformerMixer : public Mixer {
  public:
   LinformerMixer(JsonReader& settings, const MixerContext& context)
@@ -22,7 +22,7 @@ class LinformerMixer : public Mixer {
     o_ = register_module("o", make_output_linear(dim_, dim_));
     register_parameter(e_, "e", at::empty({latents_, length_}), Role::kMatrix);
     register_parameter(f_, "f", at::empty({latents_, length_}), Role::kMatrix);
-    lecun_normal(e_, latents_);  // N(0, 1/L), as random projections have it
+    lecun_normal(e_, latents_);  // N(0, 1/L), the usual scale of random projections
     lecun_normal(f_, latents_);
   }
 
@@ -43,7 +43,7 @@ class LinformerMixer : public Mixer {
                   length_, "), what E and F are made for");
     const auto type = accumulation_type({x});
     const Tensor positions = batch.positions(x);
-    // Column t of E weighs token t of each sequence: Ê = E K is a sum over its tokens.
+    // Column t of E weighs token t of each sequence: K̂ = E K is a sum over the sequence's tokens.
     auto project = [&](const Tensor& weight, const Tensor& y) {
       const Tensor columns = weight.to(type).t().index_select(0, positions.flatten()).unflatten(0, positions.sizes());
       return sequence_sums(columns.unsqueeze(2).expand({-1, -1, heads_, -1}), heads(y).to(type), batch.cu_seqlens);

@@ -14,7 +14,7 @@ Tensor together(const Tensor& cached, const Tensor& leaving) {
   return cached.defined() ? at::cat({cached, leaving}, 1) : Tensor();
 }
 
-// What the state answers with all other candidates in it; nothing where they all weigh less than rounding does. features
+// The state's answers with all other candidates added; 0 if the others' weight is below rounding. features is
 // [B,H,E,F].
 Tensor with_others(const Tensor& answer, const Tensor& features, const Tensor& v) {
   const Tensor values = with_ones(v, answer.scalar_type()).transpose(1, 2);
@@ -24,7 +24,7 @@ Tensor with_others(const Tensor& answer, const Tensor& features, const Tensor& v
   return others.masked_fill(others.narrow(3, v.size(3), 1).abs() <= least, 0);
 }
 
-// [B,E,H] the candidates from the highest score to the lowest, by the rule's score. `phi`: looked at by those of the state only.
+// The candidates [B,E,H] from the highest score to the lowest. `phi` is needed only for scores by the state.
 Tensor by_score(const Tensor& phi, const Tensor& v, const Tensor& scores, const Tensor& sums, LolaScore score) {
   const int64_t candidates = v.size(1), values = v.size(3);
   if (score == LolaScore::kRecent) {
@@ -60,12 +60,12 @@ LolaCache evict_composed(const LolaPairs& all, const Tensor& sums, const LolaRul
   return {{gather_pairs(all.k, stay), gather_pairs(all.v, stay), gather_pairs(all.scores, stay)}, sums + added};
 }
 
-// By kernel.h, whose candidates lie in two places.
+// Evicts by kernel.h, which reads the candidates where they lie, in the cache and in the window.
 LolaCache evict_fused(const LolaCache& cache, const LolaPairs& leaving, const LolaRule& rule,
                       const LolaFeatures& phi_k) {
   const int64_t rows = cache.sums.size(0), heads = cache.sums.size(1);
   const Tensor sums = cache.sums.contiguous(), new_sums = kernels::room(sums.sizes(), sums.options());
-  std::vector<Tensor> dense;  // what the call points to
+  std::vector<Tensor> dense;  // keeps the tensors alive that the call points to
   const auto timed = [&](const Tensor& x) {
     if (x.size(1) == 0) return kernels::Timed{};
     dense.push_back(kernels::dense_rows(x));

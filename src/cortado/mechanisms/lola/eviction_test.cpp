@@ -14,7 +14,7 @@ struct Sizes {
   int64_t cached, leaving, kept, keys, values;
 };
 
-// φ = [k², |k|] of every head: none is 0.
+// φ(k) = [k², |k|] per head, so that no pair has zero features.
 Tensor squares(const Tensor& k) { return at::cat({k * k, k.abs()}, -1); }
 
 struct Inputs {
@@ -31,7 +31,7 @@ struct Inputs {
     };
     cache = {some(sizes.cached, kHeads), at::rand({kRows, kHeads, 2 * sizes.keys, sizes.values + 1})};
     leaving = some(sizes.leaving, kKeyHeads);
-    cache.sums[0].zero_();  // nothing has gone yet: the answer is 0
+    cache.sums[0].zero_();  // the first row's state is empty, so it answers 0
   }
 
   LolaCache evicted(int64_t kept, at::ScalarType type) const {
@@ -44,7 +44,7 @@ struct Inputs {
   }
 };
 
-// The kernel chooses and adds what tensors do in float64, whose test is the mechanism's reference.
+// The kernel keeps and adds what the tensor form does in float64. The mechanism's reference tests the tensor form.
 TEST(LolaEviction, KernelEqualsTensors) {
   const at::NoGradGuard inference;
   const testing::AnyIsa restore;
@@ -68,7 +68,7 @@ TEST(LolaEviction, KernelEqualsTensors) {
   }
 }
 
-// Of equal scores the older stays; a pair that is not a number is kept rather than added to the sums.
+// Among equal scores the older pair stays. A pair with NaN is kept in the cache, so that the sums stay finite.
 TEST(LolaEviction, KeepsTheOlderOfEqualsAndWhatIsNotANumber) {
   const at::NoGradGuard inference;
   const testing::AnyIsa restore;
@@ -83,7 +83,7 @@ TEST(LolaEviction, KeepsTheOlderOfEqualsAndWhatIsNotANumber) {
     const auto number = [](const LolaPairs& pairs, int64_t i, double value) { pairs.k.select(1, i).fill_(value); };
     number(inputs.cache.pairs, 0, 2);
     number(inputs.cache.pairs, 1, 2);
-    inputs.cache.sums.fill_(1);  // every pair is answered equally well, whatever its key
+    inputs.cache.sums.fill_(1);  // the state answers every pair equally well, whatever its key
     inputs.leaving.v.select(1, 3).fill_(NAN);
     const LolaCache got = inputs.evicted(3, at::kFloat);
     const Tensor keys = got.pairs.k.select(3, 0).select(2, 0), values = got.pairs.v.select(3, 0);

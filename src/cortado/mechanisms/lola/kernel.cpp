@@ -1,4 +1,4 @@
-// Candidates are read in tiles against one head's sums. Compiled once for each instruction set.
+// Multiplies tiles of candidates' features by one head's sums. Compiled once per instruction set.
 #include "cortado/mechanisms/lola/kernel.h"
 
 #include <math.h>
@@ -18,9 +18,10 @@
 namespace cortado::lola_kernel {
 namespace {
 
-// Which of n candidates have the `kept` highest scores, of equal ones the first; scores are equal that lie within `near`
-// of each other, or within `tie` of themselves, or have such between them. `order`: room for n numbers. Compiled once: the
-// library's functions must not be compiled for other machines.
+// Marks the `kept` candidates of n with the highest scores in `stays`; among equal scores the first stay. Two scores
+// are equal if they lie within `near` of each other or within the share `tie` of their size; equality is transitive.
+// `order` is scratch memory for n numbers. Compiled once and not per instruction set: functions of the standard library
+// must not be compiled for other machines.
 void choose(const float* scores, int64_t n, int64_t kept, float tie, float near, int32_t* order, bool* stays);
 
 }  // namespace
@@ -35,7 +36,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-// One sequence's and head's part of the work.
+// The work for one head of one sequence.
 struct Task {
   int64_t batch, head;
   float *scores, *sums;  // [candidates], [F, V+1] padded
@@ -47,7 +48,7 @@ HWY_INLINE const float* pair(const Candidates& x, int64_t cached, const Task& ta
   return address<float>(old ? x.cached : x.leaving, {task.batch, task.head, old ? i : i - cached, 1, 1}, 0);
 }
 
-// Sizes with their padding.
+// Sizes rounded up to whole vectors and tiles.
 struct Padded {
   int64_t answer, tiled_features;
 
@@ -55,7 +56,8 @@ struct Padded {
       : answer(round_up(call.values + 1, kLanes)), tiled_features(round_up(call.features, kTokens)) {}
 };
 
-// ‖answer / its last number - v‖; where that is 0 the answer is. NaN counts as infinitely wrong. `longest`: at least ‖v‖².
+// ‖answer / its last number - v‖. If the last number is 0, the answer is taken as 0. A NaN result counts as infinity.
+// Raises `longest` to ‖v‖² if that is larger.
 HWY_INLINE float error(const float* answer, const float* v, int64_t n, float& longest) {
   const Floats d;
   const float total = answer[n];
@@ -73,7 +75,7 @@ HWY_INLINE float error(const float* answer, const float* v, int64_t n, float& lo
   return square == square ? sqrtf(square) : INFINITY;
 }
 
-// Fills the task's sums and scores; returns the length of the longest v.
+// Fills the task's sums and scores. Returns the length of the longest v.
 float score(const Evict& call, const Task& task, Scratch& scratch) {
   const Padded size(call);
   const int64_t candidates = call.cached + call.leaving, width = call.values + 1;
@@ -92,7 +94,7 @@ float score(const Evict& call, const Task& task, Scratch& scratch) {
   return sqrtf(longest);
 }
 
-// Moves the candidates to where they belong.
+// Copies the candidates that stay to the new cache and adds the others to the sums.
 void move(const Evict& call, const Task& task, Scratch& scratch) {
   const Padded size(call);
   const int64_t candidates = call.cached + call.leaving, width = call.values + 1, gone = candidates - call.kept;
@@ -155,7 +157,8 @@ void choose(const float* scores, int64_t n, int64_t kept, float tie, float near,
   if (kept == 0) return (void)std::fill(stays, stays + n, false);
   for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
   std::nth_element(order, order + kept - 1, order + n, [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
-  // The scores that are equal to the last one that stays: from that on up and down to where the next lies apart.
+  // Finds the range [low, high] of scores that are equal to the last one that stays, by widening it until the next
+  // score on either side is not equal.
   float high = scores[order[kept - 1]], low = high;
   const auto equal = [&](float a, float b) { return a - b <= std::max(near, tie * fabsf(a)); };  // a > b
   for (bool more = true; more;) {

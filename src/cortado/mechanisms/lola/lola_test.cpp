@@ -32,14 +32,14 @@ void copy_common_weights(Mixer& to, const Mixer& from) {
   for (auto& weight : named_weights(to)) weight.value().copy_(given[weight.key()]);
 }
 
-// x read token by token.
+// Reads x token by token.
 Tensor decode(Mixer& mixer, const Tensor& x, SequenceState& state) {
   std::vector<Tensor> outputs;
   for (int64_t t = 0; t < x.size(1); ++t) outputs.push_back(mixer.forward(x.narrow(1, t, 1), {}, &state));
   return at::cat(outputs, 1);
 }
 
-// As long as nothing had to leave the cache it is softmax attention: (⌊λ/C⌋ + 2)·C tokens by chunks.
+// It equals softmax attention until a pair must leave the cache: for (⌊λ/C⌋ + 2)·C tokens by chunks.
 TEST(Lola, IsSoftmaxUntilTheCacheIsFull) {
   const at::NoGradGuard no_grad;
   for (const auto& [chunk, cache] : {std::pair{8, 20}, {8, 24}, {5, 0}}) {
@@ -57,7 +57,7 @@ TEST(Lola, IsSoftmaxUntilTheCacheIsFull) {
   }
 }
 
-// ... and λ + η when pairs leave one at a time.
+// ... and for λ + η tokens if pairs leave one at a time.
 TEST(Lola, IsSoftmaxUntilTheCacheIsFullInTokenDecoding) {
   const at::NoGradGuard no_grad;
   const auto lola = make(R"({"mixer": "lola", "cache": 9, "token_window": 6})");
@@ -70,7 +70,7 @@ TEST(Lola, IsSoftmaxUntilTheCacheIsFullInTokenDecoding) {
   EXPECT_GT((got - right).narrow(1, 15, 1).abs().max().item<double>(), 1e-6);
 }
 
-// Without a cache it is LoLCATs in terraces.
+// Without a cache it equals LoLCATs in terraces.
 TEST(Lola, WithoutACacheIsLolcats) {
   for (const char* mixture : {"lolcats", "gated", "plain"}) {
     const auto lola = make(concat(R"({"mixer": "lola", "chunk": 8, "cache": 0, "mixture": ")", mixture, R"("})"));
@@ -81,7 +81,7 @@ TEST(Lola, WithoutACacheIsLolcats) {
   }
 }
 
-// Tokens that repeat are answered equally well: which of them stay is decided by their places, not by how a split rounds.
+// Repeated tokens have equal scores. Which of them stay depends on their positions, not on how a split rounds.
 TEST(Lola, AnySplitOfRepeatedTokensGivesTheSame) {
   const at::NoGradGuard no_grad;
   at::manual_seed(11);
@@ -110,7 +110,7 @@ TEST(Lola, AnySplitOfRepeatedTokensGivesTheSame) {
   }
 }
 
-// What the definition gives for a mixer's parameters, its first `chunked` tokens read by chunks.
+// The definition's output with a mixer's parameters; the first `chunked` tokens are read by chunks.
 Tensor by_definition(const Mixer& mixer, const Tensor& x, const LolaRule& rule, int64_t chunked) {
   const auto weights = named_weights(mixer);
   const auto heads = [&](const char* name) { return at::linear(x, weights[name]).unflatten(2, {4, 6}); };
@@ -124,8 +124,8 @@ Tensor by_definition(const Mixer& mixer, const Tensor& x, const LolaRule& rule, 
   return at::linear(o.flatten(2), weights["o.weight"]);
 }
 
-// The paper's decoding, every score: alone, and after a prefill by chunks, from whose window the oldest pairs leave one
-// by one; in rows of different lengths.
+// The paper's decoding with every score: from the start, and after a prefill by chunks, from whose window the oldest
+// pairs leave one by one; in rows of different lengths.
 TEST(Lola, DecodesByTokensAsDefined) {
   const at::NoGradGuard no_grad;
   for (const char* score : {"error", "squared", "absolute", "ratio", "share", "recent"}) {
@@ -156,7 +156,7 @@ TEST(Lola, DecodesByTokensAsDefined) {
   }
 }
 
-// After single tokens a longer call goes on by chunks: what is too old for them leaves together.
+// After single tokens a longer call continues by chunks: the pairs that are too old for its chunk leave together.
 TEST(Lola, ReadsOnByChunksAfterTokens) {
   const at::NoGradGuard no_grad;
   const auto mixer = make(R"({"mixer": "lola", "chunk": 4, "cache": 100, "token_window": 30})");
@@ -172,7 +172,7 @@ TEST(Lola, ReadsOnByChunksAfterTokens) {
   EXPECT_EQ(state.at("kept").item<int64_t>() + state.at("cached").item<int64_t>(), 60);
 }
 
-// What describe says of single tokens is what they leave.
+// The state bytes that describe reports for single tokens match the state.
 TEST(Lola, CountsWhatSingleTokensLeave) {
   const at::NoGradGuard no_grad;
   const auto mixer = make(R"({"mixer": "lola", "chunk": 4, "cache": 5, "token_window": 17})");
@@ -186,12 +186,12 @@ TEST(Lola, CountsWhatSingleTokensLeave) {
   EXPECT_EQ(mixer->pairs(40)->softmax, 17 + 5);
 }
 
-// The pair that the linear state answers worst stays: among equal values the one that differs.
+// The pair that the linear state answers worst stays: the one whose value differs from all others.
 TEST(Lola, KeepsWhatTheStateWouldAnswerWrongly) {
   const at::NoGradGuard no_grad;
   const auto mixer = make(R"({"mixer": "lola", "chunk": 4, "cache": 2})");
   Tensor x = some(1, 80);
-  for (auto& weight : named_weights(*mixer)) {  // values: channel 0 in every place
+  for (auto& weight : named_weights(*mixer)) {  // all values equal channel 0
     if (weight.key() == "v.weight") {
       weight.value().zero_();
       weight.value().select(1, 0).fill_(1);

@@ -14,13 +14,13 @@
 namespace cortado {
 namespace {
 
-// [rows] where each row's places begin, none where all are full.
+// Each row's first occupied entry, [rows]; nullopt if all rows are full.
 OptionalTensor first_places(const std::vector<int64_t>& filled, int64_t places, const Tensor& like) {
   if (std::all_of(filled.begin(), filled.end(), [&](int64_t n) { return n == places; })) return std::nullopt;
   return (places - at::tensor(filled, at::kLong)).to(like.device());
 }
 
-// bool [rows, places]: each row's last `filled` ones; none where all are.
+// bool [rows, places], true for each row's last `filled` entries; nullopt if all rows are full.
 OptionalTensor last_seen(const std::vector<int64_t>& filled, int64_t places, const Tensor& like) {
   const auto first = first_places(filled, places, like);
   if (!first) return std::nullopt;

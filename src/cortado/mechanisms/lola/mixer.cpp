@@ -1,4 +1,4 @@
-// lola: LoLCATs with a sparse cache of the pairs that its linear state would answer wrongly.
+// lola: LoLCATs with a sparse cache for the pairs that its linear state would answer wrongly.
 #include "cortado/mechanisms/lola/memory.h"
 #include "cortado/mechanisms/lolcats/feature_mixer.h"
 #include "cortado/mechanisms/mechanism.h"
@@ -7,11 +7,11 @@
 namespace cortado {
 namespace {
 
-// Parameters as lolcats', so that one checkpoint serves both.
-// State: "keys", "values" [rows, P, Hkv, d], the window (at most 2C, or η), "cache_keys", "cache_values"
-// [rows, Q, H, d], the cache (at most λ), each oldest first and right-aligned, "kept" and "cached" of these there;
-// "scan_state" [rows,H,F,d+1]: Σ φ_k ⊗ [v, 1] of all others; "position" [rows]; and where queries score the pairs,
-// "key_scores" [rows,P,H] and "cache_scores" [rows,Q,H].
+// Has lolcats' parameters, so that one checkpoint serves both. State: "keys", "values" [rows, P, Hkv, d], the window
+// (at most 2C pairs, or η); "cache_keys", "cache_values" [rows, Q, H, d], the cache (at most λ pairs); both oldest
+// first and right-aligned, with "kept" and "cached" pairs in use; "scan_state" [rows,H,F,d+1], Σ φ_k ⊗ [v, 1] of all
+// other pairs; "position" [rows]; if queries score the pairs, also "key_scores" [rows,P,H] and "cache_scores"
+// [rows,Q,H].
 class LolaMixer : public FeatureMixer {
  public:
   LolaMixer(JsonReader& settings, const MixerContext& context) : FeatureMixer("lola", settings, context) {
@@ -35,8 +35,9 @@ class LolaMixer : public FeatureMixer {
     const double window = rule_.token_window ? static_cast<double>(*rule_.token_window) : 1.5 * chunk;
     const double reach = std::min<double>(tokens, window + static_cast<double>(rule_.cache));
     const auto features = static_cast<double>(phi_k_->width()), width = static_cast<double>(projections_.width());
-    // A chunk's end scores λ + C candidates, by φ_k of all of them, and moves C into the state; with token_window every
-    // token λ + 1, and moves one. With the others in the state, all are added up first.
+    // At the end of a chunk λ + C candidates are scored, which needs φ_k of all of them, and C move into the state.
+    // With token_window each token scores λ + 1 candidates and moves one. kLeaveOneOut adds a pass that sums all
+    // candidates.
     const double leaving = rule_.token_window ? 1.0 : chunk;
     const double scored = scored_by_state(rule_.score) ? 1.0 + static_cast<double>(rule_.cache) / leaving : 0.0;
     const double passes = rule_.score == LolaScore::kLeaveOneOut ? 3 : 1;
@@ -81,7 +82,7 @@ class LolaMixer : public FeatureMixer {
     for (const char* number : {StateLayout::kPosition, "kept", "cached"}) layout.counter(number);
   }
 
-  // By the definition; `held` as lola_reference's.
+  // The definition. `held` as in lola_reference().
   Tensor defined(const Tensor& x, HeldPairs* held) const {
     const Projected p = project_reference(x);
     const Tensor k = for_queries(p.k), v = for_queries(p.v);
@@ -89,7 +90,7 @@ class LolaMixer : public FeatureMixer {
                           /*chunked=*/x.size(1), held);
   }
 
-  // Dense tokens through the memory in `state`, chunk by chunk: [B,T,H,d].
+  // Reads dense tokens with the memory in `state`, chunk by chunk: [B,T,H,d].
   Tensor read(SequenceState& state, const Projected& p, const Tensor& phi_q, bool in_place) const {
     LolaMemory memory(state, rule_, [map = phi_k_](const Tensor& k) { return map->forward(k); });
     const int64_t tokens = p.q.size(1);
@@ -119,7 +120,7 @@ class LolaMixer : public FeatureMixer {
 
 constexpr int64_t kMost = int64_t{1} << 24;
 
-// The large cache drowns in the mixture "lolcats".
+// With the mixture "lolcats" the linear part would drown a large cache, so it becomes "gated".
 void share_evenly(Json& settings) {
   if (settings["mixture"] == "lolcats") settings["mixture"] = "gated";
 }
@@ -131,7 +132,7 @@ extern const Mechanism kLola = {
     .family = "linear attention + window + sparse cache",
     .paper = "LoLA (2025) §3, eq. 9, 13",
     .equation = "o_t = [sum_(G, W) e^s v_j + phi(q_t)^T H] / [the same without v]",
-    .state = "2 C Hkv 2d + lambda H 2d + H F (d+1)",
+    .state = "4 chunk Hkv d + 2 cache H d + H F (d + 1)",
     .primitives = {"window_attention"},
     .make = construct<LolaMixer>,
     .memory =

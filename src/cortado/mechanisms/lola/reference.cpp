@@ -9,15 +9,15 @@
 namespace cortado {
 namespace {
 
-// One head of one sequence: q, k, phi_q, phi_k, v are [T, ...].
+// One head of one sequence: q, k, v, phi_q, phi_k are [T, ...].
 struct Head {
   Tensor q, k, v, phi_q, phi_k;
-  Tensor factor;  // before the sigmoid
+  Tensor factor;  // window_factor, before the sigmoid
   const LolaRule& rule;
 
   std::vector<int64_t> window = {}, cache = {}, state = {};  // positions of the pairs in each memory
-  std::vector<double> query_score = {};                      // of every pair, by the queries that saw it
-  HeldPairs held = {};                                       // [T,T]: which of them has the pair, and its score
+  std::vector<double> query_score = {};  // per pair, summed over the queries that saw it in the window
+  HeldPairs held = {};                   // [T,T]: the memory that holds pair s, and its score
 
   double scale() const { return rule.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(1)))); }
 
@@ -49,14 +49,14 @@ struct Head {
     return wrong.norm().item<double>();
   }
 
-  // How far scores may lie apart and are equal.
+  // The absolute difference below which two scores are equal.
   double near(const RankedPairs& ranked) const {
     double longest = 0;
     for (const auto& [score, i] : ranked) longest = std::max(longest, v[i].norm().item<double>());
     return scored_by_state(rule.score) ? score_tie(v.scalar_type()) * longest : 0;
   }
 
-  // `leaving` joins the cache; what is too much there, the lowest scores, joins the linear state. All scores are those
+  // Adds `leaving` to the cache and moves the surplus, the lowest scores, to the linear state. All scores are taken
   // before anything joins the state.
   void evict(int64_t t, const std::vector<int64_t>& leaving) {
     cache.insert(cache.end(), leaving.begin(), leaving.end());
@@ -105,7 +105,8 @@ struct Head {
     }
   }
 
-  // Weights by their logs, so that e^s may be large: g e^s or e^s or g e^{s-c}, and φφ times (1-g) or 1.
+  // Uses logs of the weights, so that e^s may be large. Softmax part: g e^{s-c} (lolcats), g e^s (gated), e^s (plain).
+  // Linear part: φφ times 1 - g (gated) or 1.
   Tensor attend(int64_t t) const {
     std::vector<int64_t> near = cache;
     near.insert(near.end(), window.begin(), window.end());

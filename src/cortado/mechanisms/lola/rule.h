@@ -1,4 +1,4 @@
-// lola: what stays of the past, and where.
+// lola: the rule of which pairs stay, and where.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace cortado {
 
-// By what a pair's place in the sparse cache is decided: the pairs with the highest score stay (LoLA §3 and Table 4).
+// The score that ranks pairs for the sparse cache; the highest stay (LoLA §3 and Table 4).
 enum class LolaScore {
-  kError,        // ‖φ(k)ᵀH / φ(k)ᵀs - v‖: what the linear state would answer wrongly (eq. 9)
-  kLeaveOneOut,  // the same with all other candidates in the state; what rounding moves (score_tie) is nothing
+  kError,        // ‖φ(k)ᵀH / φ(k)ᵀs - v‖, the error of the linear state's answer (eq. 9)
+  kLeaveOneOut,  // kError with all other candidates in the state; weights below rounding (score_tie) count as 0
   kSquared,      // Σ_t (e^{s_t} - φ(q_t)·φ(k))² over the queries that saw the pair in the window (eq. 19)
-  kAbsolute,     // the same with |.|
+  kAbsolute,     // kSquared with the absolute value instead of the square
   kRatio,        // Σ_t φ(q_t)·φ(k) / e^{s_t} (eq. 20)
-  kShare,        // the same of what each is of its sum over the pairs in the query's window
-  kRecent        // the newest pairs: a longer window
+  kShare,        // kRatio of normalised weights: each divided by its sum over the pairs in the query's window
+  kRecent        // the newest pairs, which makes the cache a longer window
 };
 inline const Words<LolaScore>& lola_scores() {
   static const Words<LolaScore> words = {{"error", LolaScore::kError},     {"leave_one_out", LolaScore::kLeaveOneOut},
@@ -27,9 +27,9 @@ inline const Words<LolaScore>& lola_scores() {
   return words;
 }
 
-// Whether a pair's score is what the linear state answers wrongly, found when the pair is judged.
+// Whether a pair's score is the error of the linear state's answer, computed when the pair is judged.
 inline bool scored_by_state(LolaScore score) { return score == LolaScore::kError || score == LolaScore::kLeaveOneOut; }
-// Whether it is made while the pair is in the window, by the queries there, and is kept with it.
+// Whether a pair's score is accumulated by the queries while the pair is in the window, and kept with it.
 inline bool scored_by_queries(LolaScore score) { return !scored_by_state(score) && score != LolaScore::kRecent; }
 
 struct LolaRule {
@@ -38,13 +38,14 @@ struct LolaRule {
   LolcatsMixture mixture = LolcatsMixture::kGated;
   LolaScore score = LolaScore::kError;
   std::optional<double> scale = {};    // default K^-1/2
-  std::optional<double> softcap = {};  // of the scores s
-  // Single tokens are read with a window of this many pairs, which leave one at a time (the paper's decoding). None:
-  // by chunks, as longer calls always are, so that single tokens give what a long call gives.
+  std::optional<double> softcap = {};  // on the scores s
+  // Single tokens are read with a window of this many pairs, which leave one at a time (the paper's decoding). nullopt:
+  // single tokens go by chunks too, as longer calls always do, and give what a long call gives.
   std::optional<int64_t> token_window = {};
 };
 
-// After `tokens` tokens read by chunks, with token_window one by one: pairs in the window, and in the cache.
+// Pairs in the window (lola_kept) and in the cache (lola_cached) after `tokens` tokens, read by chunks, or with
+// token_window one by one.
 inline int64_t lola_kept(int64_t tokens, const LolaRule& rule) {
   if (rule.token_window) return std::min(tokens, *rule.token_window);
   const int64_t first = (std::max<int64_t>(tokens - 1, 0) / rule.chunk - 1) * rule.chunk;
@@ -55,9 +56,9 @@ inline int64_t lola_cached(int64_t tokens, const LolaRule& rule) {
 }
 
 // The definition, token by token and head by head: q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F], window_factor
-// [H]. By chunks, or, with rule.token_window, one pair at a time from `chunked` tokens on. Dense, differentiable by
-// autograd. `held` gets where pair s of the first sequence is when token t is read: 0 in the window, 1 in the cache, 2 in
-// the linear state, -1 not yet there; and its score where it was one of too many for the cache.
+// [H]. Pairs leave by chunks; with rule.token_window they leave one at a time from token `chunked` on. Dense,
+// differentiable by autograd. `held` receives, for the first sequence, which memory holds pair s when token t reads (0
+// window, 1 cache, 2 linear state, -1 none yet) and the pair's score if it was ranked then.
 Tensor lola_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
                       const Tensor& window_factor, const LolaRule& rule, int64_t chunked = 0,
                       HeldPairs* held = nullptr);

@@ -1,4 +1,4 @@
-// The eviction's kernel gives the same bits on any number of threads. Without torch; also run by `make tsan`.
+// The eviction kernel gives the same bits on any number of threads. Built without torch; `make tsan` runs it too.
 #include "cortado/testing/threads.h"
 
 #include "cortado/mechanisms/lola/kernel.h"

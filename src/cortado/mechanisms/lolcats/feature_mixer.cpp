@@ -26,7 +26,7 @@ Tensor HeadFeatureMap::forward(const Tensor& x) const {
   return phi.clamp_min(kLeastFeature);
 }
 
-// Where the softmax part's factor starts: σ(-ln 9) = 0.1.
+// Initial logit of the softmax part's factor: σ(-ln 9) = 0.1.
 constexpr double kFirstWindowFactor = -2.1972245773362196;
 
 FeatureMixer::FeatureMixer(std::string name, JsonReader& settings, const MixerContext& context)

@@ -56,7 +56,8 @@ class FeaturesFunction : public torch::autograd::Function<FeaturesFunction> {
   }
 };
 
-// Contiguous x [rows · blocks, ...]: each becomes the sum of its row's up to it, or from it on.
+// Cumulative sums in place over the blocks of each row, x [rows · blocks, ...] contiguous: forwards, or backwards if
+// `back`.
 void add_up(const Tensor& x, int64_t rows, bool back) {
   const int64_t blocks = x.size(0) / rows, size = x.size(1) * x.size(2);
   auto* data = x.data_ptr<float>();
@@ -71,7 +72,7 @@ void add_up(const Tensor& x, int64_t rows, bool back) {
   });
 }
 
-// Products are written so that every result lies as its reader wants it.
+// Every product is computed in the memory layout that its reader needs.
 class BlockSums : public torch::autograd::Function<BlockSums> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -172,7 +173,8 @@ Tensor features(const Tensor& y, double least) { return FeaturesFunction::apply(
 Tensor mapped_features(const Tensor& x_any, const Tensor& weight_any, double least) {
   const Tensor x = kernels::dense_rows(x_any), weight = weight_any.contiguous();
   const int64_t rows = x.size(0), tokens = x.size(1), heads = x.size(2), width = weight.size(2);
-  const bool few = tokens <= lolcats_kernel::kFewTokens;  // more are wanted with a head's tokens side by side
+  // the reader of more tokens wants each head's tokens contiguous
+  const bool few = tokens <= lolcats_kernel::kFewTokens;
   Tensor phi = few ? at::empty({rows, tokens, heads, 2 * width}, x.options())
                    : kernels::room({rows, heads, tokens, 2 * width}, x.options()).transpose(1, 2);
   lolcats_kernel::mapped_features({.batch = rows,

@@ -1,4 +1,4 @@
-// Rows are worked on in the first-level cache. Compiled once for each instruction set.
+// Processes rows in the first-level cache. Compiled once per instruction set.
 #include "cortado/mechanisms/lolcats/kernel.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-// --- A vector times a matrix. ---
+// --- A vector times a matrix ---
 
 template <int kVectors>
 HWY_INLINE void times_columns(const float* x, const float* matrix, int64_t rows, int64_t width, float* to) {
@@ -37,8 +37,8 @@ HWY_INLINE void times_columns(const float* x, const float* matrix, int64_t rows,
   for (int i = 0; i < kVectors; ++i) hn::StoreU(sum[i], d, to + i * kLanes);
 }
 
-// xᵀ M of x [rows] and M [rows, width], to `to` [width]. The last columns are calculated twice where vectors do not
-// divide them.
+// xᵀ M for x [rows] and M [rows, width], written to `to` [width]. If the vector length does not divide the width, the
+// last columns are computed twice.
 HWY_INLINE void times_matrix(const float* x, const float* matrix, int64_t rows, int64_t width, float* to) {
   if (width < kLanes) {
     Vec sum = hn::Zero(Floats());
@@ -54,9 +54,9 @@ HWY_INLINE void times_matrix(const float* x, const float* matrix, int64_t rows, 
   if (i < width) times_columns<1>(x, matrix + width - kLanes, rows, width, to + width - kLanes);
 }
 
-// --- The feature map. ---
+// --- The feature map ---
 
-// e_i = exp(sign·y_i - max) over n elements of `y` (padded), and 1 / Σ e.
+// e_i = exp(sign·y_i - max) for the n elements of `y` (padded). Returns 1 / Σ e.
 HWY_INLINE Vec exponentials(const float* y, int64_t n, float sign, float* e) {
   const Floats d;
   const Vec times = hn::Set(d, sign), nothing = hn::Set(d, -INFINITY);
@@ -75,13 +75,14 @@ HWY_INLINE Vec exponentials(const float* y, int64_t n, float sign, float* e) {
   return hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum));
 }
 
-// φ [2·n] of y [n] (padded); e: room for as much.
+// φ [2·n] of y [n] (padded). `e` is scratch memory of y's size.
 HWY_INLINE void features_row(const float* y, int64_t n, float least, float* e, float* phi) {
   const Floats d;
   for (const int half : {0, 1}) {
     const Vec scale = exponentials(y, n, half == 0 ? 1.0f : -1.0f, e);
     for (int64_t i = 0; i < n; i += kLanes) {
-      hn::Store(hn::Max(hn::Set(d, least), hn::Mul(hn::Load(d, e + i), scale)), d, e + i);  // NaN, being second, stays
+      // NaN, the second argument, is kept
+      hn::Store(hn::Max(hn::Set(d, least), hn::Mul(hn::Load(d, e + i), scale)), d, e + i);
     }
     write_row(e, phi + half * n, 1, n);
   }
@@ -98,7 +99,7 @@ void features_block(const Features& call, int64_t block) {
   }
 }
 
-// dy = φ⁺ (g⁺ - Σ φ⁺g⁺) - φ⁻ (g⁻ - Σ φ⁻g⁻), where what was raised to the least value has g = 0.
+// dy = φ⁺ (g⁺ - Σ φ⁺g⁺) - φ⁻ (g⁻ - Σ φ⁻g⁻), with g = 0 where φ was raised to the least value.
 void features_backward_block(const Features& call, int64_t block) {
   const Floats d;
   Scratch scratch;
@@ -141,9 +142,9 @@ void mapped_features_row(const MappedFeatures& call, int64_t row) {
   }
 }
 
-// --- Tiles of a sequence's and head's tokens times a matrix. ---
+// --- Tiles of one head's tokens times a matrix ---
 
-// One of the tasks [B, H, blocks of tokens].
+// The block of tokens of one of the tasks [B, H, blocks of tokens].
 struct BlockOfHead {
   int64_t batch, head, first, end;
 
@@ -156,7 +157,8 @@ struct BlockOfHead {
   }
 };
 
-// x [tokens, depth] times `matrix` [depth, columns], contiguous: calls body(token, product of its row) for the block's.
+// Multiplies x [tokens, depth] by `matrix` [depth, columns] (contiguous) and calls body(token, row of the product) for
+// the block's tokens.
 template <class Body>
 HWY_INLINE void for_tokens(const Timed& x, const BlockOfHead& at, const float* matrix, int64_t depth, int64_t columns,
                            Scratch& scratch, const Body& body) {
@@ -178,14 +180,14 @@ void mapped_features_block(const MappedFeatures& call, int64_t task) {
              });
 }
 
-// --- Both parts together. ---
+// --- Joining the softmax and the linear part ---
 
 HWY_INLINE float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// out = near_weight · near + far_weight · far, and what the derivatives of these weights need.
+// out = near · o_near + far · o_far. The other numbers are needed for the derivatives of these weights.
 struct Weights {
   float near, far;
-  float gate = 0, softmax = 0, whole = 0;  // kLolcats: σ(factor), its product with e^(lse - c), and all weights' sum
+  float gate = 0, softmax = 0, whole = 0;  // kLolcats: σ(factor), σ(factor) e^(lse - c), and the denominator
   float share = 0, total = 0;              // otherwise: the linear part's share, and its denominator
 };
 
@@ -215,7 +217,7 @@ HWY_INLINE void for_rows(const Join& call, int64_t block, const Body& body) {
   for (int64_t row = block * kBlockRows; row < end; ++row) body(row / call.tokens, row % call.tokens);
 }
 
-// far [V+1]: of this token and head.
+// Joins one token and head; far is [V+1].
 HWY_INLINE void join_head(const Join& call, const float* far, int64_t batch, int64_t token, int64_t head) {
   const Floats d;
   const Weights w = weights_of(call, far, batch, token, head);
@@ -259,7 +261,7 @@ void join_sums_block(const JoinSums& call, int64_t task) {
              [&](int64_t token, const float* far) { join_head(join, far, at.batch, token, at.head); });
 }
 
-// What the sums do·near and do·far mean for the numbers beside the outputs.
+// Gradients of the scalars next to the outputs, from the sums do·near and do·far.
 struct ScalarGradients {
   float total, lse, row_max, factor;
 };
@@ -267,12 +269,13 @@ struct ScalarGradients {
 HWY_INLINE ScalarGradients scalar_gradients(const Join& call, const Weights& w, float with_near, float with_far) {
   if (call.mixture == Mixture::kLolcats) {
     const float mean = (w.near * with_near + w.far * with_far) / w.whole;
-    const float softmax = (with_near / w.whole - mean) * w.softmax;  // times its own value: of its logarithm
+    // multiplied by its own value: the gradient of its log
+    const float softmax = (with_near / w.whole - mean) * w.softmax;
     return {-mean, softmax, -softmax, softmax * (1.0f - w.gate)};
   }
   if (w.total == 0) return {};
   const float logit = (with_far / w.total - with_near) * w.share * w.near;
-  const float total = -w.far * (w.near * with_near + w.far * with_far);  // without what cancels in logit / total
+  const float total = -w.far * (w.near * with_near + w.far * with_far);  // logit / total after cancellation
   return {total, -logit, 0.0f, call.mixture == Mixture::kGated ? -logit : 0.0f};
 }
 
@@ -365,7 +368,8 @@ void join_sums(const JoinSums& call, const Parallel& parallel) {
                      &HWY_DYNAMIC_DISPATCH(join_sums_block));
 }
 
-// Sums over all rows are summed within blocks and then over the blocks: the same on any number of threads.
+// Sums over all rows within blocks first, then over the blocks, so that the result does not depend on the number of
+// threads.
 void join_backward(const Join& call, const Parallel& parallel) {
   run(call, call.batch * call.tokens, parallel, &HWY_DYNAMIC_DISPATCH(join_backward_block));
   for (int64_t head = 0; head < call.heads; ++head) {

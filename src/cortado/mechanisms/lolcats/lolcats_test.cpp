@@ -32,7 +32,7 @@ Tensor run(const Inputs& in, const LolcatsRule& rule) {
   return lolcats(in.q, in.k, in.v, in.phi_q, in.phi_k, in.factor, rule);
 }
 
-// The same rows as packed sequences.
+// Runs the rows as packed sequences.
 Tensor run_packed(const Inputs& in, const LolcatsRule& rule) {
   const int64_t rows = in.q.size(0), tokens = in.q.size(1);
   const auto packed = [](const Tensor& x) { return x.flatten(0, 1).unsqueeze(0); };
@@ -60,7 +60,7 @@ TEST(Lolcats, EveryMixtureAndLayoutEqualsItsDefinition) {
   }
 }
 
-// While everything is in reach of the softmax part it is softmax attention, whatever the mixture and the factor.
+// While all keys are in the softmax part's reach it equals softmax attention, for any mixture and factor.
 TEST(Lolcats, IsSoftmaxWithinTheWindow) {
   const Inputs in = random_inputs(20);
   const Tensor right = std::get<0>(window_attention_reference(in.q, in.k, in.v));
@@ -80,7 +80,7 @@ TEST(Lolcats, WeightsSumToOne) {
   }
 }
 
-// Scores of ±1e4, where e^s is infinite or 0: finite and right, gradients too, in float32 as well.
+// Scores of ±1e4, for which e^s is infinite or 0: results and gradients are finite and right, in float32 too.
 TEST(Lolcats, DoesNotOverflow) {
   for (const LolcatsLayout layout : kLayouts) {
     for (const LolcatsMixture mixture : kMixtures) {
@@ -120,7 +120,7 @@ TEST(Lolcats, HeadsBroadcastAndPackedSequencesStayApart) {
   }
 }
 
-// One head of q, k and v, and features of more: the dense form has as many heads as the widest of them.
+// One head of q, k and v with features of several heads: the dense form has as many heads as the widest input.
 TEST(Lolcats, FeaturesMayHaveMoreHeads) {
   const Inputs in = random_inputs(32);
   const LolcatsRule rule{4, LolcatsLayout::kSliding, LolcatsMixture::kGated, {}, {}};
@@ -136,7 +136,8 @@ TEST(Lolcats, FeaturesMayHaveMoreHeads) {
   EXPECT_CLOSE(lolcats_dense(q, k, v, far_q, one(far_k), in.factor, rule), right(in.phi_q, wide(in.phi_k)), 1e-10);
 }
 
-// Dense sequences, of whole blocks or with a rest, of constant queries and keys or not; features of the far part alone.
+// Dense sequences of whole blocks or with a partial block, with and without gradients of q, k and v, with features of
+// the far part only.
 TEST(Lolcats, DenseFormEqualsItsDefinition) {
   for (const LolcatsLayout layout : kLayouts) {
     for (const auto& [tokens, window] : {std::pair{12, 4}, {32, 4}, {33, 4}, {64, 16}, {9, 3}}) {
@@ -205,9 +206,8 @@ TEST(Lolcats, SaysWhatDoesNotFit) {
   EXPECT_THROW(lolcats(in.q, in.k, in.v, in.phi_q, in.phi_k, at::zeros({3}), {}), InputError);
 }
 
-// The kernels against the same from ATen's functions, in float64: odd widths, heads that lie elsewhere in memory.
-// So far apart that some features are below the least. (Of those the kernel takes the derivative as if they were the
-// least themselves: nothing beside the others' when that is 1e-12.)
+// Compares the kernels with ATen in float64: odd widths, and numbers so far apart that some features are below the
+// least value. (For those the kernel's derivative treats the value as the least one, which is negligible at 1e-12.)
 TEST(LolcatsKernels, FeaturesEqualTheirDefinition) {
   for (const int64_t width : {1, 7, 16, 64, 70}) {
     at::manual_seed(width);
@@ -247,11 +247,11 @@ TEST(LolcatsKernels, JoiningEqualsItsDefinition) {
     for (const int64_t width : {1, 7, 64}) {
       at::manual_seed(width);
       const auto normal = [](std::vector<int64_t> sizes) { return at::randn(sizes); };
-      // A head's numbers side by side, but tokens first or heads first.
+      // The numbers of one head are contiguous, but tokens or heads may come first.
       std::vector<Tensor> inputs = {normal({2, 4, 70, width}).transpose(1, 2), normal({2, 70, 4}) + 1,
                                     normal({2, 4, 70}).transpose(1, 2), normal({2, 70, 4, width + 1}).abs(),
                                     normal({4})};
-      inputs[3].select(3, width).narrow(1, 0, 5).zero_();  // nothing is old yet
+      inputs[3].select(3, width).narrow(1, 0, 5).zero_();  // no key has left the window yet
       inputs[3].narrow(1, 0, 5).zero_();
       std::vector<Tensor> wide;
       for (Tensor& x : inputs) {
@@ -268,7 +268,7 @@ TEST(LolcatsKernels, JoiningEqualsItsDefinition) {
   }
 }
 
-// Inference: few tokens, which are read one by one, and tiles of them, on every instruction set.
+// Inference with few tokens, which are processed one by one, and with tiles of them, on every instruction set.
 TEST(LolcatsKernels, InferenceEqualsItsDefinition) {
   const testing::AnyIsa restore;
   const testing::Poisoned poisoned;
@@ -286,7 +286,7 @@ TEST(LolcatsKernels, InferenceEqualsItsDefinition) {
       const Tensor near = testing::awkward(at::randn({2, tokens, 4, width}), 1 - width % 2);
       const Tensor lse = at::randn({2, tokens, 4}) + 1, row_max = at::randn({2, tokens, 4}), factor = at::randn({4});
       Tensor sums = at::rand({2, 4, 2 * width, width + 1});
-      sums[0].zero_();  // nothing is old yet
+      sums[0].zero_();  // no key has left the window yet
       const Tensor far = at::matmul(phi.transpose(1, 2), sums.to(at::kDouble)).transpose(1, 2);
       const auto wide = [](const Tensor& z) { return z.to(at::kDouble); };
       for (const LolcatsMixture mixture : kMixtures) {

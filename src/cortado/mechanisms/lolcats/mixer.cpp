@@ -1,4 +1,4 @@
-// lolcats: the hybrid of LoLCATs, window softmax and feature-map linear attention in one denominator.
+// lolcats: the LoLCATs hybrid, softmax over a window and feature-map linear attention under one denominator.
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/lolcats/feature_mixer.h"
 #include "cortado/mechanisms/lolcats/op.h"
@@ -13,9 +13,9 @@
 namespace cortado {
 namespace {
 
-// State: "keys", "values" [rows, P, Hkv, d]: those still in the softmax part's reach (sliding: at most w; terrace: the
-// block before and the partial block, at most 2w), oldest first, right-aligned; "scan_state" [rows,H,F,d+1]: Σ φ_k ⊗
-// [v, 1] of the others; "position" [rows].
+// State: "keys", "values" [rows, P, Hkv, d], the pairs in the softmax part's reach (sliding: at most w; terrace: the
+// previous and the current block, at most 2w), oldest first, right-aligned; "scan_state" [rows,H,F,d+1], Σ φ_k ⊗ [v, 1]
+// of the other pairs; "position" [rows].
 class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
  public:
   LolcatsMixer(JsonReader& settings, const MixerContext& context) : FeatureMixer("lolcats", settings, context) {
@@ -37,7 +37,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
   }
 
   double flops_per_token(int64_t tokens) const override {
-    const int64_t w = rule_.window;  // terraces are 1.5 w deep on average
+    const int64_t w = rule_.window;  // a terrace is 1.5 w deep on average
     const double reach = rule_.layout == LolcatsLayout::kSliding ? static_cast<double>(std::min(tokens, w))
                                                                  : std::min<double>(tokens, 1.5 * w);
     return weight_flops() +
@@ -54,7 +54,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
 
   Lesson lesson(const Tensor& x) const override {
     Projected p = project_reference(x);
-    // What learns is float32, whatever the frozen weights are.
+    // The learned parameters are float32, whatever the type of the frozen weights.
     for (Tensor* part : {&p.q, &p.k, &p.v}) *part = part->to(window_factor_.scalar_type());
     const WindowAttentionOptions every_key{.scale = rule_.scale, .softcap = rule_.softcap};
     return {std::get<0>(window_attention(p.q, p.k, p.v, every_key)), mix(p)};
@@ -94,7 +94,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
     call.phi_q = phi_q_->forward(call.q);
     call.k = pack(p.k);
     call.v = pack(p.v);
-    advance(call, x.size(1), state);  // packed sequences are no longer than all of them
+    advance(call, x.size(1), state);  // the longest packed sequence has at most all tokens
     const LolcatsResult result = lolcats_packed(call, window_factor_, rule_);
     if (state) state->at("scan_state") = result.state;
     const Tensor o = result.o.to(x.scalar_type());
@@ -109,18 +109,18 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
     layout.position();
   }
 
-  // Whole dense sequences from zero, [B,T,H,d].
+  // Whole dense sequences from the zero state, [B,T,H,d].
   Tensor mix(const Projected& p) const {
     const auto [first, keys] = lolcats_far(p.q.size(1), rule_);
     return lolcats_dense(p.q, p.k, p.v, phi_q_->forward(p.q.slice(1, first)), key_features(p.k.narrow(1, 0, keys)),
                          window_factor_, rule_);
   }
 
-  // φ_k of every query head's copy of its keys.
+  // φ_k of the keys, which are repeated to the query heads first.
   Tensor key_features(const Tensor& k) const { return phi_k_->forward(for_queries(k)); }
 
-  // Fills in what the linear part gets during the call; moves the state on.
-  // `longest`: no sequence has more queries.
+  // Fills in the linear part's operands for the call, and updates the state's ring. `longest` bounds the number of
+  // queries per sequence.
   void advance(LolcatsCall& call, int64_t longest, SequenceState* state) const {
     JoinedKeys joined{call.k, call.v, std::nullopt, call.query_bounds};
     if (state) {
@@ -133,7 +133,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
     call.key_bounds = *joined.cu_seqlens_k;
     const Tensor end = call.start + call.query_bounds.diff(), rows = call.start;
     call.key_start = end - call.key_bounds.diff();
-    // The keys that leave the window until the last query: φ_k is computed of these alone.
+    // The keys that leave the window before the last query. φ_k is computed for these only.
     const Tensor row = sequence_numbers(call.key_bounds, call.k);
     const Tensor position = at::arange(call.k.size(1), rows.options()) +
                             (call.key_start - call.key_bounds.slice(0, 0, -1)).index_select(0, row);
@@ -155,7 +155,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
     state->at("values") = *ring.v;
   }
 
-  // One token of every sequence, where all their windows are equally long; none elsewhere, and nothing has changed.
+  // Decodes one token per sequence, if all windows are equally long. Otherwise returns nullopt and changes nothing.
   OptionalTensor step(const Projected& p, const Batch& batch, SequenceState& state) const {
     Tensor &keys = state.at("keys"), &values = state.at("values"), &sums = state.at("scan_state");
     if (p.q.size(1) != 1 || !p.q.is_cpu() || !appends(state, p.k, p.v, batch)) return std::nullopt;
@@ -186,7 +186,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
 constexpr const char* kWindowHelp = "keys of the softmax part";
 constexpr const char* kLayoutHelp = "sliding or terrace (blocks)";
 
-// What is measured of the operator.
+// What `cortado bench ops` measures.
 OperatorCase lolcats_case() {
   OperatorCase c{.name = "lolcats", .operation = "lolcats"};
   c.note = concat("a window of ", kCaseWindow, " keys, as many features as channels");
@@ -212,7 +212,7 @@ extern const Mechanism kLolcats = {
     .family = "linear attention + window",
     .paper = "LoLCATs (2024); LoLA (2025) eq. 6-7, 13",
     .equation = "o_t = [sum_W g e^(s-c) v_j + sum_(j<W) phi(q_t).phi(k_j) v_j] / [the same without v]",
-    .state = "2 w Hkv d + H F (d+1)",
+    .state = "4 w Hkv d + H F (d + 1)",
     .primitives = {"window_attention", "gated_scan"},
     .make = construct<LolcatsMixer>,
     .substitute =

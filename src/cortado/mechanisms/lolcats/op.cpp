@@ -20,27 +20,27 @@ SoftmaxPart sliding_part(const LolcatsCall& call, const LolcatsRule& rule) {
   return {o, lse, row_max};
 }
 
-// x [1,T,...] at `places` [S,n]: [S,n,...]
+// Gathers x [1,T,...] at `places` [S,n]: [S,n,...].
 Tensor gather_tokens(const Tensor& x, const Tensor& places) {
   return x.squeeze(0).index_select(0, places.flatten()).unflatten(0, {-1, places.size(1)});
 }
 
-// Every block of every sequence that has a query is a row of a batch: its last n queries against the 2w keys up to the
-// last of them, of which those before the previous block do not exist. Causality hides what is ahead. Places without a
-// query or a key repeat some other one: such queries' results are left alone, such keys are hidden. So do blocks too
-// many.
+// Every block with a query, of every sequence, becomes one row of a batch: its last n queries against the 2w keys up to
+// the last of them. Keys before the previous block are hidden by first_key, later keys by causality. Entries without a
+// query or key repeat another one; the results of such queries are not used, and such keys are hidden. Surplus blocks
+// repeat others too.
 SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
   const int64_t w = rule.window, queries = call.queries_in_block;
   const Tensor &start = call.start, lengths = call.query_bounds.diff();
   const Tensor first_block = at::floor_divide(start, w), blocks = lolcats_blocks(start, lengths, rule);
   const Tensor after = blocks.cumsum(0), before = after - blocks;
   const Tensor count = at::arange(call.blocks, start.options());  // [S]
-  // The sequence of each block.
+  // The sequence that each block belongs to.
   const Tensor row =
       at::searchsorted(after, count, /*out_int32=*/false, /*right=*/true).clamp_max(start.sym_size(0) - 1);
   const auto of_row = [&](const Tensor& x) { return x.index_select(0, row); };
-  const Tensor begin = (of_row(first_block - before) + count) * w;     // each block's first position
-  const Tensor end = at::minimum(begin + w, of_row(start + lengths));  // after its last query
+  const Tensor begin = (of_row(first_block - before) + count) * w;     // the block's first position
+  const Tensor end = at::minimum(begin + w, of_row(start + lengths));  // the position after its last query
   const auto last_places = [&](const Tensor& bounds, const Tensor& first_position, int64_t length) {
     const Tensor position = end.unsqueeze(1) + at::arange(-length, 0, row.options());
     const Tensor low = of_row(bounds.slice(0, 0, -1)).unsqueeze(1), high = of_row(bounds.slice(0, 1)).unsqueeze(1) - 1;
@@ -52,7 +52,7 @@ SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
   options.first_key = (at::maximum(begin - w, of_row(call.key_start)) - (end - 2 * w)).clamp(0, 2 * w - 1);
   const auto [o, lse, row_max] = window_attention(gather_tokens(call.q, last_places(call.query_bounds, start, queries)),
                                                   gather_tokens(call.k, keys), gather_tokens(call.v, keys), options);
-  // Back into the queries' order.
+  // Puts the results back into the queries' order.
   const Tensor query_row = sequence_numbers(call.query_bounds, call.q);
   const auto of_query = [&](const Tensor& x) { return x.index_select(0, query_row); };
   const Tensor position =
@@ -63,9 +63,8 @@ SoftmaxPart terrace_part(const LolcatsCall& call, const LolcatsRule& rule) {
   return {back(o), back(lse), back(row_max)};
 }
 
-// The linear part: Σ φ_q·φ_k [v, 1] over the keys that have left the window before each query. Keys and queries become
-// one list of events in the order of time, keys first, which one scan goes through: it writes at a key, reads at a
-// query.
+// The linear part: Σ φ_q·φ_k [v, 1] over the keys that left the window before each query. Keys and queries form one
+// list of events ordered by time, keys before queries. One scan over this list writes at keys and reads at queries.
 TensorTuple<2> linear_part(const LolcatsCall& call, at::ScalarType type) {
   const auto numbers = call.start.options();
   const Tensor query_row = sequence_numbers(call.query_bounds, call.q);
@@ -76,7 +75,7 @@ TensorTuple<2> linear_part(const LolcatsCall& call, at::ScalarType type) {
   const Tensor by_time = at::argsort(time, /*stable=*/true, 0, false);
   const Tensor by_row = at::argsort(row.index_select(0, by_time), /*stable=*/true, 0, false);
   const Tensor order = by_time.index_select(0, by_row);
-  const Tensor place = at::argsort(order, /*stable=*/true, 0, false);  // of every event in that order
+  const Tensor place = at::argsort(order, /*stable=*/true, 0, false);  // index of each event in that order
 
   const Tensor v1 = with_ones(call.past_v, type), phi_q = call.phi_q.to(type), phi_k = call.past_phi.to(type);
   const auto nothing = [](const Tensor& like, const Tensor& length) {
@@ -92,7 +91,7 @@ TensorTuple<2> linear_part(const LolcatsCall& call, at::ScalarType type) {
   return {sums.index_select(1, reads), state};
 }
 
-// A call on whole sequences from zero, without its linear part.
+// A call on whole sequences from the zero state, without the linear part's operands.
 LolcatsCall call_from_zero(const Tensor& q, const Tensor& k, const Tensor& v, const LolcatsRule& rule,
                            const OptionalTensor& cu_seqlens) {
   const c10::SymInt batch = q.sym_size(0), tokens = q.sym_size(1), rows = packed_rows(kLolcatsName, cu_seqlens, batch);
@@ -112,7 +111,7 @@ LolcatsCall call_from_zero(const Tensor& q, const Tensor& k, const Tensor& v, co
   return call;
 }
 
-// Checks everything but the features' lengths; returns the output's heads.
+// Checks everything except the features' lengths. Returns the output's number of heads.
 c10::SymInt check_lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const c10::SymInt& feature_heads,
                           const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens) {
   fail_input_if(rule.window < 1, "[lolcats] window must be at least 1, got ", rule.window);
@@ -123,12 +122,12 @@ c10::SymInt check_lolcats(const Tensor& q, const Tensor& k, const Tensor& v, con
   return heads;
 }
 
-// φ_q·φ_k [v, 1] of a dense batch from zero: query i of these sees key i and all before it.
+// φ_q·φ_k [v, 1] for a dense batch from the zero state: query i sees keys 0..i.
 Tensor sliding_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1) {
   return std::get<0>(gated_scan(phi_q, phi_k, v1, {}, "key", 1.0));
 }
 
-// Query i of these sees the keys of its own block of w and all before: the blocks' sums, added up.
+// Query i sees the keys of its own block of w and of all earlier blocks, by cumulative sums over the blocks.
 Tensor terrace_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1, int64_t w, bool fused) {
   const int64_t queries = phi_q.size(1), padding = phi_k.size(1) - queries;
   const int64_t heads = std::max({phi_q.size(2), phi_k.size(2), v1.size(2)});
@@ -142,8 +141,8 @@ Tensor terrace_sums(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v1, 
   return sums.flatten(2, 3).narrow(2, 0, queries).transpose(1, 2);
 }
 
-// Whole blocks of dense sequences from zero, more than two. The first two blocks see all before them; every other one
-// is a row of a batch, whose keys are a view of those of its block and the one before.
+// Softmax part of dense sequences from the zero state with more than two whole blocks. The first two blocks see
+// everything before them. Each later block is one row of a batch, with a view of its own and the previous block's keys.
 SoftmaxPart terraces_of_whole_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const LolcatsRule& rule) {
   const int64_t w = rule.window, batch = q.size(0), rest = q.size(1) - 2 * w;
   const WindowAttentionOptions options = score_options(rule);
@@ -163,7 +162,7 @@ SoftmaxPart terraces_of_whole_blocks(const Tensor& q, const Tensor& k, const Ten
 SoftmaxPart dense_softmax_part(const Tensor& q, const Tensor& k, const Tensor& v, const LolcatsRule& rule) {
   const int64_t batch = q.size(0), tokens = q.size(1), w = rule.window;
   const bool sliding = rule.layout == LolcatsLayout::kSliding;
-  // The derivative of overlapping views would be slow.
+  // Gradients through overlapping views would be slow.
   const bool constant = !at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad() || v.requires_grad());
   if (!sliding && constant && tokens > 2 * w && tokens % w == 0) return terraces_of_whole_blocks(q, k, v, rule);
   const LolcatsCall call = call_from_zero(q, k, v, rule, {});
@@ -230,7 +229,7 @@ Tensor join_linear(const SoftmaxPart& near, const Tensor& far, const Tensor& win
 LolcatsResult lolcats_packed(const LolcatsCall& call, const Tensor& window_factor, const LolcatsRule& rule) {
   const auto type = accumulation_type({call.q, call.k, call.v, call.phi_q, call.past_phi, window_factor, call.state});
   LolcatsCall wide = call;
-  wide.v = call.v.to(type);  // both parts stay wide until they are joined
+  wide.v = call.v.to(type);  // both parts stay in this type until they are joined
   SoftmaxPart near = rule.layout == LolcatsLayout::kSliding ? sliding_part(wide, rule) : terrace_part(wide, rule);
   auto [far, state] = linear_part(wide, type);
   const c10::SymInt heads = window_factor.sym_size(0);
@@ -246,7 +245,7 @@ LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule) {
 
 namespace {
 
-// `fused`: also by kernels that are no operators, which nothing that is traced can call.
+// `fused` allows the mechanism's own kernels where they apply; they are not operators and cannot be traced.
 Tensor dense_form(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
                   const Tensor& window_factor, const LolcatsRule& rule, bool fused) {
   const NoAutocast as_given;
@@ -280,10 +279,10 @@ Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   LolcatsRule rule = given;
   const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
   const c10::SymInt heads = check_lolcats(q, k, v, far.out, window_factor, rule, cu_seqlens);
-  // A window of all there is: a longer one sees no more, and takes memory.
+  // A window longer than the sequence is cut to its length: it sees no more, and would take memory.
   if (const auto tokens = q.sym_size(1).maybe_as_int()) rule.window = std::clamp<int64_t>(*tokens, 1, rule.window);
-  // Whole sequences of known sizes need no list of what comes when. By operators alone: this is one itself, which others
-  // trace.
+  // Whole sequences of known sizes need no list of events. Uses operators only, because lolcats is one itself and may
+  // be traced.
   const auto known = [](const Tensor& x) { return !x.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); };
   const bool dense = !cu_seqlens && known(q) && known(k) && known(v) && known(phi_q) && known(phi_k);
   const LolcatsFar parts = dense ? lolcats_far(q.size(1), rule) : LolcatsFar{};

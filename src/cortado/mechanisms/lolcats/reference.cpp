@@ -21,7 +21,7 @@ Tensor lolcats_reference(const Tensor& q, const Tensor& k, const Tensor& v, cons
     const Tensor weights = g * (hidden - c).exp() + products.masked_fill(~far, 0);
     return at::einsum("bhij,bjhv->bihv", {weights / weights.sum(-1, true), v});
   }
-  // Weights e^s, φφ and their gates by their logs, so that nothing overflows.
+  // Uses logs of the weights e^s, φφ and of their gates, so that nothing overflows.
   Tensor log_near = scores, log_far = products.masked_fill(~far, 1).log();
   if (rule.mixture == LolcatsMixture::kGated) {
     log_near = log_near + g.log();

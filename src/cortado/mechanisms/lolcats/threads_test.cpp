@@ -1,5 +1,5 @@
-// The feature map's and the join's kernels give the same bits on any number of threads. Without torch; also run by
-// `make tsan`.
+// The kernels of the feature map and of the join give the same bits on any number of threads. Built without torch;
+// `make tsan` runs it too.
 #include "cortado/testing/threads.h"
 
 #include "cortado/mechanisms/lolcats/kernel.h"
@@ -30,7 +30,7 @@ TEST(LolcatsThreads, Features) {
   expect_same_on_any_number_of_threads([&](const Parallel& p) { lolcats_kernel::features_backward(call, p); }, {&dy});
 }
 
-// Few tokens, which are read one by one, and tiles of them.
+// Few tokens, which are processed one by one, and tiles of them.
 class LolcatsThreadsInference : public ::testing::TestWithParam<int64_t> {};
 
 INSTANTIATE_TEST_SUITE_P(Tokens, LolcatsThreadsInference, ::testing::Values(3, kTokens));

@@ -1,4 +1,4 @@
-// longformer: a sliding window plus the first tokens of the sequence, which everyone sees.
+// longformer: a sliding window plus global tokens, the first of the sequence, which every token sees.
 #include <cmath>
 
 #include "cortado/mechanisms/mechanism.h"
@@ -9,10 +9,10 @@
 namespace cortado {
 namespace {
 
-// The first `globals` tokens of every row: `kept` [rows,G,...] with those of this call's x [B,T,...] in their places.
+// The first G tokens of every row: `kept` [rows,G,...], with those that are among this call's x [B,T,...] filled in.
 Tensor keep_globals(const Tensor& kept, const Tensor& x, const Tensor& position, const Batch& batch) {
   if (x.size(0) * x.size(1) == 0) return kept;
-  const Tensor length = batch.lengths(x), starts = length.cumsum(0) - length;  // rows lie one after the other
+  const Tensor length = batch.lengths(x), starts = length.cumsum(0) - length;  // packed rows lie one after the other
   const Tensor place = at::arange(kept.size(1), position.options()).unsqueeze(0) - position.unsqueeze(1);
   const Tensor fresh = (place >= 0).logical_and(place < length.unsqueeze(1));
   const Tensor from = (starts.unsqueeze(1) + place).masked_fill(fresh.logical_not(), 0);
@@ -20,7 +20,7 @@ Tensor keep_globals(const Tensor& kept, const Tensor& x, const Tensor& position,
   return at::where(fresh.unsqueeze(2).unsqueeze(3), taken, kept.to(x.scalar_type()));
 }
 
-// softmax(scale q k' + mask) v over the full matrix; visible bool [T,T].
+// softmax(scale · q kᵀ + mask) v by the full matrix; `visible` is bool [T,T].
 Tensor masked_softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& visible,
                       const AttentionSettings& settings) {
   const int64_t group = q.size(2) / k.size(2);
@@ -32,7 +32,7 @@ Tensor masked_softmax(const Tensor& q, const Tensor& k, const Tensor& v, const T
   return at::einsum("bhts,bshv->bthv", {at::softmax(scores, -1), values});
 }
 
-// State: "keys", "values" (ring of the window), "global_keys", "global_values" [rows, G, Hkv, d], "position" [rows].
+// State: "keys", "values" (the window's ring), "global_keys", "global_values" [rows, G, Hkv, d], "position" [rows].
 class LongformerMixer : public AttentionMixer {
  public:
   LongformerMixer(JsonReader& settings, const MixerContext& context)
@@ -85,7 +85,7 @@ class LongformerMixer : public AttentionMixer {
         interval_attention(p.q, keys.k, keys.v,
                            interval(at::maximum(places.first, places.own - (window - 1)),
                                     settings_.causal ? places.own + 1 : at::minimum(places.end, places.own + window)));
-    // The global tokens that the window does not reach: those before position t - w + 1.
+    // The global tokens outside the window: those before position t - w + 1.
     const Tensor count = (positions - (window - 1)).clamp(0, globals_);
     Tensor k = p.k, v = p.v, first = places.first;
     if (state) {
@@ -116,19 +116,20 @@ class LongformerMixer : public AttentionMixer {
     return {.begin = begin, .end = end, .scale = settings_.scale, .softcap = settings_.softcap};
   }
 
-  // `mixed` [B,T,H,d] with the global tokens' rows, which see the whole sequence, in place.
+  // Replaces the global tokens' rows of `mixed` [B,T,H,d] by attention over the whole sequence.
   Tensor with_global_queries(const Tensor& mixed, const Tensor& x, const Batch& batch) const {
     const Tensor positions = batch.positions(x);
     if (x.size(0) * x.size(1) == 0) return mixed;
     const Projected p = project(x, positions, *q_global_, *k_global_, *v_global_);
-    const Tensor tokens = (positions[0] < globals_).nonzero().squeeze(1);  // the same in every row
+    // equal in every row: bidirectional sequences start at 0
+    const Tensor tokens = (positions[0] < globals_).nonzero().squeeze(1);
     const KeyPlaces places = key_places(p.q, {p.k, p.v, std::nullopt, batch.cu_seqlens}, batch.cu_seqlens);
     const IntervalOptions whole = interval(places.first.index_select(1, tokens), places.end.index_select(1, tokens));
     return mixed.index_copy(1, tokens, std::get<0>(interval_attention(p.q.index_select(1, tokens), p.k, p.v, whole)));
   }
 
   int64_t globals_;
-  // What the global tokens of a bidirectional layer attend with: projections of their own.
+  // Projections for the global tokens' own attention, in a bidirectional layer.
   std::shared_ptr<Linear> q_global_, k_global_, v_global_;
 };
 
@@ -139,7 +140,7 @@ extern const Mechanism kLongformer = {
     .family = "softmax attention",
     .paper = "Longformer (Beltagy et al. 2020) §3.1 eq. 1",
     .equation = "o_t = sum_s softmax_s(q_t.k_s / sqrt d) v_s over t-w < s <= t and s < G",
-    .state = "2 (w-1 + G) Hkv d",
+    .state = "2 (w-1 + globals) Hkv d",
     .bidirectional = true,
     .make = construct<LongformerMixer>,
 };

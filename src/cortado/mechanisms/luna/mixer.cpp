@@ -1,4 +1,4 @@
-// luna: tokens attend to a few latents that have attended to the tokens.
+// luna: tokens attend to a few latents, which attend to the tokens.
 #include <cmath>
 
 #include "cortado/mechanisms/mechanism.h"
@@ -42,7 +42,7 @@ class LunaMixer : public Mixer {
   }
 
   double flops_per_token(int64_t) const override {
-    // Scores against the latents, two sums (or means), reading each.
+    // Scores against the latents, two sums (or means), and a read of each.
     return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) +
            10.0 * static_cast<double>(heads_ * latents_ * head_dim_);
   }
@@ -57,10 +57,10 @@ class LunaMixer : public Mixer {
     return o_->forward(merge_heads(causal_ ? causal(x, batch, state) : bidirectional(x, batch)));
   }
 
-  // Two sums over the past, Σ A_s ⊗ k_s and Σ A_s ⊗ v_s, each divided by t.
+  // Two sums over the past, Σ_s A_s ⊗ k_s and Σ_s A_s ⊗ v_s, both divided by t.
   Tensor causal(const Tensor& given, const Batch& batch, SequenceState* state) const {
     const NoAutocast in_float32;
-    const auto own = q_->weight.scalar_type();  // what comes may be of autocast's type
+    const auto own = q_->weight.scalar_type();  // x may come in autocast's type
     const Tensor x = at::isFloatingType(own) ? given.to(own) : given;
     const auto type = accumulation_type({x});
     const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
@@ -84,12 +84,12 @@ class LunaMixer : public Mixer {
                        latent_heads(v_latent_->forward(y), heads_), batch);
   }
 
-  // Eq. 24-26 token by token: for each t the sums over s <= t written out.
+  // Eq. 24-26 token by token, with the sums over s <= t computed anew for each t.
   Tensor reference_causal(const Tensor& q, const Tensor& k, const Tensor& v) const {
     const double root = std::sqrt(static_cast<double>(head_dim_));
     const Tensor scores = at::einsum("hld,bshd->bhls", {latent_queries(), k}) / root;
     const Tensor a = (1 + (at::elu(scores) + 1).exp()).log();
-    // Where softplus is the identity, to rounding, its exponential may overflow.
+    // Above 30 softplus is the identity up to rounding, and its exponential could overflow.
     const Tensor weights = at::where(scores > 30, scores + 1, a);
     std::vector<Tensor> outputs;
     for (int64_t t = 0; t < q.size(1); ++t) {
@@ -111,7 +111,7 @@ class LunaMixer : public Mixer {
   bool causal_;
   Tensor latents_p_;  // P [L, D]
   std::shared_ptr<Linear> p_, q_, k_, v_, o_;
-  std::shared_ptr<Linear> k_latent_, v_latent_;  // bidirectional: of what the latents have read
+  std::shared_ptr<Linear> k_latent_, v_latent_;  // bidirectional: maps of the latents' outputs
 };
 
 }  // namespace

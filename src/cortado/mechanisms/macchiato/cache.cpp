@@ -13,7 +13,7 @@
 namespace cortado {
 namespace {
 
-// Below every logit, and finite: less itself it is 0.
+// A logit below all others. Finite, so that subtracting it from itself gives 0.
 constexpr double kNever = -1e30;
 
 PairsRead nothing(const Tensor& q, const Tensor& v) {
@@ -37,13 +37,13 @@ PairsRead join_reads(const std::vector<PairsRead>& parts) {
   return {at::cat(o, 1), at::cat(lse, 1)};
 }
 
-// [rows] of each row's first place that counts; none where that is 0 in all.
+// Each row's first valid entry, [rows]; nullopt if that is 0 in all rows.
 OptionalTensor first_keys(const std::vector<int64_t>& first, const Tensor& like) {
   if (std::all_of(first.begin(), first.end(), [](int64_t place) { return place == 0; })) return std::nullopt;
   return at::tensor(first, at::kLong).to(like.device());
 }
 
-// These heads (dimension 2), in their order; all of them as they are.
+// Selects heads (dimension 2) in the given order; returns x unchanged if all are selected.
 Tensor heads_of(const Tensor& x, const std::vector<int64_t>& heads) {
   if (static_cast<int64_t>(heads.size()) == x.size(2)) return x;
   return x.index_select(2, at::tensor(heads, at::kLong).to(x.device()));
@@ -51,8 +51,9 @@ Tensor heads_of(const Tensor& x, const std::vector<int64_t>& heads) {
 
 }  // namespace
 
-// A call's tokens by the sets of pairs that they see: a row's, if all lie in one chunk; else those of a row and a chunk,
-// on C places, of which the first and the last chunk may leave some empty.
+// Splits a call's tokens into pieces that see equal sets of cached pairs. If each row's tokens lie in one chunk, a
+// piece is a row. Otherwise a piece is one chunk of one row with C entries, some of which may be empty in the row's
+// first and last chunk.
 class Pieces {
  public:
   Pieces(const CacheCall& call, int64_t chunk, const at::TensorOptions& options)
@@ -84,9 +85,9 @@ class Pieces {
   bool several() const { return several_; }
   size_t count() const { return chunks_.size(); }
   size_t row(size_t piece) const { return of_[piece]; }
-  int64_t chunk(size_t piece) const { return chunks_[piece]; }  // its first token
+  int64_t chunk(size_t piece) const { return chunks_[piece]; }  // the chunk's first token
 
-  // x [B,T,...] -> [P,C,...]
+  // Splits x [B,T,...] into pieces: [P,C,...].
   Tensor split(const Tensor& x) const {
     if (!several_) return x;
     const Tensor flat = x.flatten(0, 1);
@@ -106,7 +107,7 @@ class Pieces {
   bool several_ = false;
   std::vector<int64_t> chunks_;
   std::vector<size_t> of_;
-  Tensor to_, from_;  // numbers of tokens and of places; undefined: as they lie
+  Tensor to_, from_;  // index maps between tokens and entries; undefined: the order is unchanged
 };
 
 std::string SparseCache::Part::name(const char* what) const { return concat("cache_", what, "_", most); }
@@ -143,9 +144,9 @@ void SparseCache::declare(StateLayout& layout, const std::vector<int64_t>& pair)
 PairsRead SparseCache::read_waiting(const Tensor& q, const JoinedKeys& all, const CacheCall& call,
                                     const Pieces& pieces) const {
   Tensor k, v;
-  std::vector<int64_t> first;  // of the keys that a row or piece has
+  std::vector<int64_t> first;  // per row or piece, its first key
   if (pieces.several()) {
-    // All that waits at the chunk's end: its last query's window begins behind them.
+    // All pairs that wait at the end of the chunk: they precede the window of its last query.
     const int64_t there = rule_.chunk - 1;
     std::vector<int64_t> places;
     for (size_t piece = 0; piece < pieces.count(); ++piece) {
@@ -178,7 +179,7 @@ PairsRead SparseCache::read_waiting(const Tensor& q, const JoinedKeys& all, cons
   options.first_key = first_keys(first, q);
   PairsRead read = pieces.join(attend(pieces.split(q), k, v, options));
   if (std::find(rule_.most.begin(), rule_.most.end(), 0) == rule_.most.end()) return read;
-  std::vector<int64_t> none;  // where no pair waits
+  std::vector<int64_t> none;  // heads with λ = 0, where no pair waits
   for (const int64_t most : rule_.most) none.push_back(most == 0);
   const Tensor hidden = at::tensor(none, at::kLong).to(q.device(), at::kBool);
   read.lse = read.lse.masked_fill(expand_heads(hidden, q.size(2), 0), -kInfinity);
@@ -188,7 +189,7 @@ PairsRead SparseCache::read_waiting(const Tensor& q, const JoinedKeys& all, cons
 Tensor SparseCache::turned(const Tensor& x, const Tensor& tokens, bool back) const {
   RotaryTable turns = turns_;
   const int64_t most = tokens.numel() == 0 ? 0 : tokens.max().item<int64_t>();
-  if (most >= turns.cos.size(1) || x.scalar_type() == at::kDouble) {  // pairs from further away than usual
+  if (most >= turns.cos.size(1) || x.scalar_type() == at::kDouble) {  // pairs from further away than the table covers
     turns =
         rotary_table(at::arange(most + 1, at::kLong).unsqueeze(0), x.size(3), *rule_.rotary, accumulation_type({x}));
   }
@@ -208,7 +209,7 @@ Tensor SparseCache::from_chunk(const Tensor& plain_q, const std::vector<int64_t>
 
 namespace {
 
-// Those of x [B,n,h,...] that are in the sets: [S,E,h,...].
+// The entries of x [B,n,h,...] that are in the sets: [S,E,h,...].
 Tensor taken(const Tensor& x, const CacheSets& sets) {
   std::vector<int64_t> sizes = sets.pairs.sizes().vec();
   if (x.dim() > 3) sizes.push_back(x.size(3));
@@ -233,7 +234,7 @@ CacheCandidates SparseCache::candidates(const Part& part, const CacheInputs& in,
   }
   const int64_t count = std::max<int64_t>(0, end - first), old = std::clamp<int64_t>(call.before - first, 0, count);
   const auto leaving = [&](const Tensor& x) { return heads_of(x.narrow(1, first, count), part.heads); };
-  // The ring's keys are rotated by their places in the text.
+  // Keys in the ring are rotated by their absolute positions, so they are rotated back.
   Tensor ring = heads_of(all.k.narrow(1, first, old), part.heads).to(keys.scalar_type());
   if (rule_.rotary && old > 0) {
     const Tensor begin = at::tensor(call.position, at::kLong).to(keys.device()).unsqueeze(1);
@@ -305,9 +306,10 @@ Tensor SparseCache::by_span(const Tensor& scores, const CacheCall& call) const {
   const int64_t n = scores.size(1), wanted = call.before + call.tokens;
   if (rule_.span == 0) return scores.narrow(1, n - wanted, wanted);
   const Tensor begin = at::tensor(call.position, at::kLong).to(scores.device()).unsqueeze(1) + (call.tokens - n);
-  const Tensor token = (begin + at::arange(n, begin.options())).unsqueeze(2);  // [B,n,1]; below 0: none of the text's
+  // [B,n,1]: positions in the text; negative ones precede it
+  const Tensor token = (begin + at::arange(n, begin.options())).unsqueeze(2);
   const Tensor counted = token.gt(0).to(scores.scalar_type());
-  const auto sums = [&](const Tensor& x) {  // of [B,n,h]
+  const auto sums = [&](const Tensor& x) {  // windowed sums of [B,n,h]
     const Tensor padded = at::constant_pad_nd(x, {0, 0, rule_.span, rule_.span});
     return padded.unfold(1, 2 * rule_.span + 1, 1).sum(-1);
   };
@@ -321,7 +323,7 @@ ExactRead SparseCache::read(const CacheInputs& in, SequenceState& state) const {
   const int64_t tokens = in.q.size(1);
   if (tokens == 0 || in.q.size(0) == 0) return {nothing(in.q, in.v), nothing(in.q, in.v), nothing(in.q, in.v)};
   const CacheCall call{numbers_of(state.at(StateLayout::kPosition)), state.at("keys").size(1), tokens};
-  const auto kept_as = state.at("keys").scalar_type();  // so any split reads the same
+  const auto kept_as = state.at("keys").scalar_type();  // the cache's type, so that any split reads equal numbers
   const JoinedKeys all = join_with_ring(state, in.k.to(kept_as), in.v.to(kept_as), {});
   const Tensor scores = at::cat({state.at("scores"), in.score}, 1);
   const Tensor ranked = call.moves(rule_.chunk) ? by_span(scores, call) : Tensor();
@@ -335,7 +337,7 @@ ExactRead SparseCache::read(const CacheInputs& in, SequenceState& state) const {
     const PairsRead some = read_part(part, far_q, in, all, ranked, call, pieces, state);
     if (!read.cached.o.defined()) {
       read.cached = some;
-    } else {  // each has its own heads, and nothing of the others
+    } else {  // the parts have disjoint heads, and o = 0, lse = -inf elsewhere
       read.cached = {read.cached.o + some.o, at::maximum(read.cached.lse, some.lse)};
     }
   }
@@ -367,7 +369,7 @@ Tensor surprise(const Tensor& query_logits, const Tensor& key_logits, const Tens
   const auto type = accumulation_type({query_logits, key_logits, v});
   const int64_t latents = key_logits.size(3), heads = query_logits.size(2), kv_heads = v.size(2);
   const Tensor weights = at::softmax(query_logits.narrow(3, 1, latents).to(type), -1);
-  // What a token finds there is everything up to the one before.
+  // Shifts by one token: a token sees the state after the previous one.
   const auto before = [](const Tensor& x, double first) {
     return at::constant_pad_nd(x, {0, 0, 0, 0, 1, 0}, first).slice(1, 0, x.size(1));
   };

@@ -5,11 +5,11 @@
 namespace cortado {
 namespace {
 
-// Of a converted model's cache (docs/one-memory.md).
+// Defaults for the cache of a converted model (docs/one-memory.md).
 constexpr double kFading = 0.25;
 constexpr int64_t kSpan = 4;
 
-// λ of each key head; empty: no head has a cache. A number for all, or a list of them.
+// λ per key head, from a number for all heads or a list. Empty if no head has a cache.
 std::vector<int64_t> read_cache(JsonReader& settings, int64_t kv_heads) {
   constexpr int64_t kMost = 1 << 24;
   std::vector<int64_t> most;

@@ -1,4 +1,4 @@
-// The settings of macchiato's sparse cache: a mixer's, those of conversions, and their options.
+// The settings of macchiato's sparse cache: of a mixer, of conversions, and as options of commands.
 #pragma once
 
 #include "cortado/mechanisms/macchiato/cache.h"
@@ -7,11 +7,11 @@
 
 namespace cortado {
 
-// "cache", "score", "chunk", "distance", "fading" and "span" of a layer with this window and so many latents. InputError:
-// what a cache needs is not there.
+// Reads "cache", "score", "chunk", "distance", "fading" and "span" of a layer with this window and number of latents.
+// Throws InputError if what a cache needs is missing.
 CacheRule read_cache_rule(JsonReader& settings, const AttentionSettings& window, int64_t latents);
 
-// What a converted layer with a cache has, where it does not say so.
+// Adds the settings that a converted layer with a cache needs and does not have.
 void complete_cache(Json& layer, int64_t window);
 
 std::vector<MechanismOption> cache_options();

@@ -1,4 +1,4 @@
-// Macchiato with a sparse cache: what holds of it beyond what every mechanism is held to.
+// Properties of macchiato's sparse cache beyond those of every mechanism.
 #include "cortado/mechanisms/macchiato/cache.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ Tensor some(int64_t rows, int64_t tokens) {
   return at::randn({rows, tokens, kWidth}, at::kDouble);
 }
 
-// Without a cache nothing is computed otherwise than before there was one.
+// Without a cache, outputs and state are those of the plain mixer, bit for bit.
 TEST(SparseCache, OfNoPairsIsMacchiatoBitForBit) {
   const auto plain = make(R"({"window": 9})");
   for (const char* none : {R"({"window": 9, "cache": 0})", R"({"window": 9, "cache": [0, 0, 0, 0], "chunk": 4})"}) {
@@ -43,18 +43,18 @@ TEST(SparseCache, OfNoPairsIsMacchiatoBitForBit) {
   }
 }
 
-// With room for every pair, and the window's logit far above the latents', it is softmax attention over all tokens.
+// With room for every pair, and the window's logit far above the latents', it equals softmax attention over all tokens.
 TEST(SparseCache, WithRoomForAllPairsIsSoftmaxAttention) {
   const auto whole = make(R"({"window": 300, "rotary": false, "window_logit": 1e3})");
   const Tensor x = some(2, 150), right = whole->forward(x, {}, nullptr);
-  for (const int64_t chunk : {1, 8}) {  // with 1 a single pair is in the cache at times
+  for (const int64_t chunk : {1, 8}) {  // with chunk 1 the cache sometimes holds a single pair
     const auto mixer =
         make(concat(R"({"window": 9, "cache": 200, "rotary": false, "window_logit": 1e3, "chunk": )", chunk, "}"));
     EXPECT_CLOSE(mixer->forward(x, {}, nullptr), right, 1e-11);
   }
 }
 
-// Whatever the split, the same pairs stay: repeated tokens score the same, and rounding must not tell them apart.
+// Any split keeps the same pairs. Repeated tokens have equal scores, and rounding must not rank them.
 TEST(SparseCache, AnySplitGivesTheSame) {
   const at::NoGradGuard no_grad;
   for (const auto type : {at::kFloat, at::kDouble}) {
@@ -67,7 +67,7 @@ TEST(SparseCache, AnySplitGivesTheSame) {
     at::manual_seed(11);
     for (int draw = 0; draw < 16; ++draw) {
       SCOPED_TRACE(concat(type, " ", draw));
-      const auto& mixer = mixers[static_cast<size_t>(draw / 4)];  // each with every number of different tokens
+      const auto& mixer = mixers[static_cast<size_t>(draw / 4)];  // each mixer sees every number of distinct tokens
       const int64_t tokens = 80 + at::randint(40, {1}).item<int64_t>();
       const Tensor few = at::randn({1 + draw % 4 * 20, kWidth}, type);
       const Tensor x = few.index_select(0, at::randint(few.size(0), {tokens})).unsqueeze(0);
@@ -84,7 +84,7 @@ TEST(SparseCache, AnySplitGivesTheSame) {
   }
 }
 
-// Pairs may be kept in fewer bits than is computed with: what they are, what the state weighs, and any split as ever.
+// Pairs may be stored in a shorter type than the computation's: checks outputs, the state's bytes, and several splits.
 TEST(SparseCache, KeepsPairsInAShorterType) {
   const at::NoGradGuard no_grad;
   const auto mixer = make(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "distance": 30})");
@@ -108,7 +108,7 @@ TEST(SparseCache, KeepsPairsInAShorterType) {
   }
 }
 
-// Rows that begin at other places of their chunks, and read over several of them, are as each of them alone.
+// Rows that are at different points of their chunks, and read over several chunks, give what each gives alone.
 class SparseCacheRows : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(SparseCacheRows, ApartAreAsAlone) {
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Scores, SparseCacheRows,
                                            R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "score": "learned",
                                                "fading": 0.25, "span": 3})"));
 
-// Pairs from further away than the angles that are prepared, and than others: with and without a limit.
+// Pairs from further away than the prepared angles, with and without a limit on the distance.
 TEST(SparseCache, OldPairsAreTurnedByWhatTheyLieBefore) {
   const at::NoGradGuard no_grad;
   for (const char* distance : {"40", "1000000"}) {
@@ -162,7 +162,7 @@ TEST(SparseCache, OldPairsAreTurnedByWhatTheyLieBefore) {
   }
 }
 
-// What is unlike all that the latents have seen stays.
+// A pair unlike everything that the latents have seen stays.
 TEST(SparseCache, KeepsWhatTheLatentsWouldAnswerWrongly) {
   const at::NoGradGuard no_grad;
   const auto mixer = make(R"({"window": 4, "cache": 2, "chunk": 4, "source": "x"})");
@@ -173,7 +173,7 @@ TEST(SparseCache, KeepsWhatTheLatentsWouldAnswerWrongly) {
   EXPECT_EQ(places.eq(1).sum().item<int64_t>(), 4 * 2);
 }
 
-// By the map: of a channel that is large at one token, that token.
+// A learned score that reads one channel keeps the tokens at which this channel is large.
 TEST(SparseCache, KeepsWhatALearnedScoreLikes) {
   const at::NoGradGuard no_grad;
   const auto mixer = make(R"({"window": 4, "cache": 2, "chunk": 4, "source": "x", "score": "learned"})");
@@ -187,13 +187,15 @@ TEST(SparseCache, KeepsWhatALearnedScoreLikes) {
   const Tensor places = mixer->held(x).places.select(1, -1);  // [H, T] at the last token
   for (const int64_t kept : {13, 50}) EXPECT_TRUE(places.select(1, kept).eq(1).all().item<bool>()) << kept;
   EXPECT_EQ(places.eq(1).sum().item<int64_t>(), 4 * 2);
-  // Without a cache the map is there, and nothing comes of it: what was learned is kept when the memory is another.
+  // Without a cache the score's parameters exist and have no effect, so that what was learned is kept under another
+  // memory.
   const auto without = make(R"({"window": 4, "source": "x", "score": "learned"})");
   EXPECT_TRUE(without->named_parameters().contains("score_weight"));
   EXPECT_TRUE(without->memories().empty());
 }
 
-// Of equally salient pairs, of which there are more than places, those that fade are the last ones and the others stay.
+// If there are more equally salient pairs than entries, the fading share holds recent ones and the lasting share the
+// oldest.
 TEST(SparseCache, KeepsOldAndYoungInTwoShares) {
   const at::NoGradGuard no_grad;
   Tensor x = some(1, 300);
@@ -216,7 +218,7 @@ TEST(SparseCache, KeepsOldAndYoungInTwoShares) {
   EXPECT_EQ(kept(0), (Kept{10, 20, 30, 40}));
   EXPECT_EQ(kept(0.5), (Kept{10, 20, 260, 265}));
   EXPECT_EQ(kept(1), (Kept{260, 265, 270, 275}));
-  // Its score is a logarithm: what makes up for being so many times as old as 50 tokens, when the last one is judged.
+  // A learned score is a log: this much makes up for an age of so many times 50 tokens, when the last pair is judged.
   const double made_up = std::log((280.0 - 30) / 50);
   x[0][30][7] = 3 + made_up + 1e-3;
   EXPECT_EQ(kept(1), (Kept{30, 260, 265, 270}));
@@ -224,7 +226,7 @@ TEST(SparseCache, KeepsOldAndYoungInTwoShares) {
   EXPECT_EQ(kept(1), (Kept{260, 265, 270, 275}));
 }
 
-// What lasts and what fades are chosen by two maps: here by two channels.
+// Lasting and fading pairs are chosen by two maps, which here read two channels.
 TEST(SparseCache, EachShareHasAScoreOfItsOwn) {
   const at::NoGradGuard no_grad;
   const auto mixer = make(R"({"window": 4, "cache": [4, 0, 0, 0], "chunk": 4, "distance": 50, "source": "x",
@@ -241,7 +243,7 @@ TEST(SparseCache, EachShareHasAScoreOfItsOwn) {
   EXPECT_EQ(places.eq(1).sum().item<int64_t>(), 4);
 }
 
-// A token that is high alone lasts without the others, a stretch of high ones with them; a text's first stands alone.
+// With a span, a single high token is not kept, a run of high tokens is. The text's first token is scored alone.
 TEST(SparseCache, WhatLastsIsChosenWithItsNeighbours) {
   const at::NoGradGuard no_grad;
   Tensor x = some(1, 300);
@@ -260,7 +262,7 @@ TEST(SparseCache, WhatLastsIsChosenWithItsNeighbours) {
   using Kept = std::vector<int64_t>;
   EXPECT_EQ(kept(0, 0), (Kept{0, 40, 100, 101}));
   EXPECT_EQ(kept(2, 0), (Kept{0, 101, 102, 103}));
-  EXPECT_EQ(kept(2, 1), (Kept{0, 40, 100, 101}));  // what fades is chosen by its own
+  EXPECT_EQ(kept(2, 1), (Kept{0, 40, 100, 101}));  // fading pairs are chosen by their own scores
 }
 
 TEST(SparseCache, SaysWhatDoesNotFit) {

@@ -63,7 +63,8 @@ TEST(Macchiato, EqualsItsDefinition) {
   }
 }
 
-// A session's few numbers have a softmax of their own: logits that no exponential holds, too.
+// Decoding computes few logits by its own softmax: it agrees with the definition for logits whose exponentials overflow
+// too.
 TEST(Macchiato, SteepLogitsOfOneTokenAreItsDefinition) {
   at::manual_seed(9);
   const Inputs made = make_inputs(2, 1, 2, 5, 6, 3);
@@ -81,7 +82,7 @@ TEST(Macchiato, SteepLogitsOfOneTokenAreItsDefinition) {
   }
 }
 
-// Continuing with a right-aligned past, full or with its length given, equals the whole.
+// Continuing with a right-aligned past, full or with a given length, equals the whole sequence.
 TEST(Macchiato, ContinuesFromItsPast) {
   at::manual_seed(3);
   const Inputs in = make_inputs(2, 40, 2, 3, 4, 5);
@@ -93,7 +94,7 @@ TEST(Macchiato, ContinuesFromItsPast) {
     const LatteResult first = run(before, options);
     MacchiatoOptions next = options;
     next.start = {first.state, first.normalizer, first.maximum};
-    // Room for 8 keys, garbage where there was nothing yet.
+    // Room for 8 keys; unused entries hold garbage.
     const int64_t there = std::min<int64_t>(cut, 8);
     auto aligned = [&](const Tensor& x) {
       return at::cat({at::full({2, 8 - there, 2, x.size(3)}, 1e3, at::kDouble), x.narrow(1, cut - there, there)}, 1);
@@ -127,7 +128,7 @@ TEST(Macchiato, LimitsAreItsParts) {
   EXPECT_CLOSE(with_logit(-1e4), latte(in.query_logits.narrow(3, 1, 4), in.key_logits, in.v).o, 1e-12);
 }
 
-// R-SWA carries a window and a recurrence, and nothing of latents.
+// R-SWA has a window and a recurrence, and no tensors for latents.
 TEST(Macchiato, WithoutLatentsThereIsNoStateOfThem) {
   MixerContext context;
   context.dim = 24;

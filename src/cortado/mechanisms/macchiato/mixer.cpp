@@ -1,5 +1,5 @@
-// macchiato: Latte and a sliding window under one softmax over L + 1 states, and its ablations (Latte-Macchiato, Table
-// 1).
+// macchiato: Latte and a sliding window under one softmax over L + 1 states, and the paper's ablations
+// (Latte-Macchiato, Table 1).
 #include "cortado/mechanisms/latte/mixer.h"
 
 #include "cortado/base/error.h"
@@ -19,11 +19,11 @@
 namespace cortado {
 namespace {
 
-// The window's logit starts far from the others' and must be able to come near them in some hundred of AdamW's steps,
-// each as large as its rate.
+// Unit of the window's logit. It starts far above the others and must be able to come down to them within some hundred
+// AdamW steps, each about as large as the learning rate.
 constexpr double kLogitUnit = 200;
 
-constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the token itself
+constexpr int64_t kPapersWindow = 129;  // the paper's 128 and the current token
 constexpr int64_t kLatentsOfAHead = 16;
 
 constexpr const char *kScoreWeight = "score_weight", *kScoreBias = "score_bias";
@@ -42,8 +42,8 @@ void complete_layer(Json& layer, int64_t heads, bool rotary) {
 // | Latte-R-SWA    | window 129, source rg_lru (= Latte-Macchiato)    |
 // | R-SWA          | window 129, source rg_lru, latents 0             |
 //
-// With "window_logit" it can take the place of a trained softmax layer (Latte-Macchiato §5.4): q, k, v and o are that
-// layer's, and while state 0's logit is high it is sliding-window attention.
+// With "window_logit" it can replace a trained softmax layer (Latte-Macchiato §5.4): q, k, v and o are that layer's,
+// and while state 0's logit is high the mixer is sliding-window attention.
 class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent {
  public:
   MacchiatoMixer(JsonReader& settings, const MixerContext& context)
@@ -57,7 +57,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     const bool identity = read_taps_identity(settings);
     settings_.window = settings.integer_or_null("window", 1, 1 << 30, kPapersWindow);  // null: no window
     if (!settings_.window && latents == 0) settings.fail("latents 0 and no window leave nothing to attend to");
-    // Without a window nothing is rotated, and any head size will do.
+    // Without a window nothing is rotated, so any head size is allowed.
     const int64_t rotated = settings_.window ? settings_.head_dim : 0;
     settings_.rotary = read_rotary(settings, context, rotated, /*fallback=*/true);
     const std::optional<double> window_logit = settings.optional_number("window_logit", -1e4, 1e4);
@@ -136,7 +136,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   }
 
   Lesson lesson(const Tensor& given) const override {
-    const auto type = window_logit_.scalar_type();  // what learns is float32, whatever the frozen weights are
+    // the learned parameters are float32, whatever the type of the frozen weights
+    const auto type = window_logit_.scalar_type();
     const Tensor x = given.to(type);
     Projected p = project_latents(source_->forward(x, Batch{}, nullptr));
     project_window(p, given, given, Batch{}.positions(given));
@@ -195,11 +196,11 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     return project_output(result.o);
   }
 
-  // What the output rule needs, [B,T,H,·] each; undefined where the variant has no such part.
+  // Operands of the output rule, [B,T,H,·]; undefined where the variant does not have them.
   struct Projected {
     Tensor query_logits, key_logits, v, window_q, window_k;
-    Tensor plain_q, plain_k;  // the window's, not rotated
-    Tensor score;             // [B,T,Hkv,2], where it is learned
+    Tensor plain_q, plain_k;  // the window's, before rotation
+    Tensor score;             // [B,T,Hkv,2], if it is learned
 
     Projected part(int64_t first, int64_t count) const {
       const auto of = [&](const Tensor& x) { return x.defined() ? x.narrow(1, first, count) : x; };
@@ -207,7 +208,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     }
   };
 
-  // Of all query heads: those in the cache, and those that wait on the average.
+  // Pairs read beside the window, summed over the query heads: those in the cache and the average number of those
+  // waiting.
   double pairs_beside_window(int64_t tokens) const {
     const CacheRule& rule = cache_->rule();
     double pairs = 0;
@@ -227,7 +229,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     register_parameter(score_bias_, kScoreBias, at::zeros({2 * settings_.kv_heads}), Role::kGain);
   }
 
-  // The learned scores of x's pairs, [B,T,Hkv,2]; undefined without. In float32 at least: of equals the older stays.
+  // The learned scores of x's pairs, [B,T,Hkv,2]; undefined if they are not learned. Computed in float32 or float64: in
+  // shorter types too many would tie.
   Tensor scored(const Tensor& x) const {
     if (!cache_ || !score_weight_.defined()) return {};
     const at::NoGradGuard no_grad;
@@ -269,7 +272,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     return p;
   }
 
-  // The window's q and k are made of `from`.
+  // Computes v from x, and the window's q and k from `from`.
   void project_window(Projected& p, const Tensor& x, const Tensor& from, const Tensor& positions) const {
     const bool together = settings_.window && from.is_same(x);
     std::vector<Tensor> all;
@@ -300,7 +303,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     return {attend_joined(p.window_q, keys, call), {}, {}, {}};
   }
 
-  // Of dense tokens behind `state`.
+  // Reads dense tokens after `state`.
   ExactRead read_cached(const Projected& p, SequenceState& state) const {
     const LatteState start{state.at("latte_state"), state.at("latte_normalizer"), state.at("latte_maximum")};
     const auto one = [&] { return surprise(p.query_logits, p.key_logits, p.v, start).unsqueeze(3); };
@@ -340,17 +343,18 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     return macchiato_cached_reference(in, cache_->rule(), held);
   }
 
-  AttentionSettings settings_;  // of the window; none: Latte alone
+  AttentionSettings settings_;  // of the window, if there is one; otherwise the mixer is Latte alone
   std::optional<SparseCache> cache_;
   bool learns_score_ = false;
-  int64_t latents_;  // of a head; 0: R-SWA, the window alone, with q and k from the source
+  int64_t latents_;  // per head; 0: R-SWA, the window alone with q and k from the source
   std::shared_ptr<Source> source_;
   std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
-  Tensor window_logit_;               // [H], in units of kLogitUnit
-  Tensor score_weight_, score_bias_;  // [2 Hkv,D], [2 Hkv]: of the learned scores; of a head what lasts, what fades
+  Tensor window_logit_;  // [H], in units of kLogitUnit
+  // [2 Hkv,D], [2 Hkv]: learned scores; per head one for lasting and one for fading pairs
+  Tensor score_weight_, score_bias_;
 };
 
-// Carried: Latte's state, then the window's keys and values.
+// `carried` holds Latte's state, then the window's keys and values.
 Tensors macchiato_call(const Tensors& in, const Tensors& carried) {
   MacchiatoOptions options;
   options.window = kCaseWindow;
@@ -366,7 +370,7 @@ Tensors macchiato_call(const Tensors& in, const Tensors& carried) {
   return join(out, {keys.k.detach().narrow(1, first, kept), keys.v.detach().narrow(1, first, kept)});
 }
 
-// What is measured of the operator.
+// What `cortado bench ops` measures.
 OperatorCase macchiato_case() {
   OperatorCase c{.name = "macchiato", .operation = "macchiato"};
   c.note = concat("Latte and a window of ", kCaseWindow, " keys");
@@ -408,7 +412,7 @@ extern const Mechanism kMacchiato = {
     .family = "linear attention + window",
     .paper = "Latte-Macchiato (2025) eq. 15-19",
     .equation = "o_t = p(0|t) window_t + sum_{l>=1} p(l|t) sum_{s<=t} p(s|l,t) v_s",
-    .state = "L (D/H + 2) + 2 (w-1) D + D",
+    .state = "L (d + 2) + 2 (w-1) Hkv d + D",
     .primitives = {"latte_scan", "gated_scan", "elementwise_scan", "running_max", "window_attention", "short_conv"},
     .bidirectional = true,
     .make = construct<MacchiatoMixer>,

@@ -29,10 +29,11 @@ void check(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v
   expect_shape(kMacchiatoOp, "query_logits", query_logits, {sizes['B'], sizes['T'], -1, sizes['L'] + 1});
 }
 
-// Softmax over the latents. torch's wakes its threads whatever the size: a session's few numbers are not worth that. The
-// two round differently, so a sequence's own sizes decide, whatever else is in the batch.
+// Softmax over the latents. torch's softmax wakes its threads for any size, which a few numbers in decoding are not
+// worth. The two implementations round differently, so the choice depends only on the sequence's own sizes, not on the
+// batch.
 Tensor weights_of(const Tensor& logits) {
-  constexpr int64_t kFew = 1024;  // a row
+  constexpr int64_t kFew = 1024;  // numbers per row
   const bool plain = logits.is_inference() && !logits.unsafeGetTensorImpl()->is_python_dispatch();
   const bool few = plain && logits.is_cpu() && logits.scalar_type() == at::kFloat && logits.is_contiguous();
   if (!few || logits.numel() == 0 || logits.numel() > kFew * logits.size(0)) return at::softmax(logits, -1);
@@ -54,7 +55,7 @@ at::ScalarType values_type(const Tensor& key_logits, const Tensor& v, at::Scalar
   return latents && width ? gated::operand_type(v, {*latents, *width}, type) : type;
 }
 
-// The window's past as the operator gets it.
+// The window's past as the operator's arguments give it.
 PastKeys past_keys(const Tensor& window_k, const Tensor& v, bool causal, const OptionalTensor& k_before,
                    const OptionalTensor& v_before, const OptionalTensor& length, const OptionalTensor& cu_seqlens) {
   const bool resumed = given_together(kMacchiatoOp, {&k_before, &v_before}, "past_k and past_v");
@@ -83,7 +84,7 @@ TensorTuple<4> macchiato_operator(const Tensor& query_logits, const Tensor& key_
   return {result.o, result.state, result.normalizer, result.maximum};
 }
 
-// One token of each row on a GPU, without derivatives: the window's part, and all else in a kernel.
+// One token per row on a GPU without gradients: the window's part, and everything else in one kernel.
 latent::GpuLatteInputs step_inputs(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v,
                                    const LatteState& start) {
   const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
@@ -94,7 +95,7 @@ bool gpu_takes_step(const latent::GpuLatteInputs& in, const MacchiatoOptions& op
          latent::gpu_takes_step(in);
 }
 
-// By kernels, with 16 bits between them.
+// As macchiato(), in 16 bits between the GPU's kernels.
 LatteResult mixed_on_gpu(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
                          const JoinedKeys& window, const MacchiatoOptions& options) {
   const latent::MixWeights weights = latent::mix_weights(query_logits);
@@ -106,12 +107,13 @@ LatteResult mixed_on_gpu(const Tensor& query_logits, const Tensor& key_logits, c
   return result;
 }
 
-// Both parts stay wide until they are joined, but for a GPU's kernels, whose operands are short.
+// Both parts stay in the accumulation type until they are joined, except for a GPU's kernels, which take short
+// operands.
 LatteResult join_parts(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, const Tensor& window_q,
                        const JoinedKeys& window, const MacchiatoOptions& options) {
   const auto type = accumulation_type({query_logits, key_logits, v, window_q, window.k, window.v, options.start.state,
                                        options.start.normalizer, options.start.maximum});
-  // Split, not narrowed twice: the gradient is then joined in one pass.
+  // One split instead of two narrows: its backward pass joins the gradients in one pass.
   const auto p = weights_of(query_logits.to(type)).split_with_sizes_symint({1, key_logits.sym_size(3)}, 3);
   const auto values = values_type(key_logits, v, type);
   JoinedKeys keys = window;

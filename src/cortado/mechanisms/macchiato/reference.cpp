@@ -36,14 +36,14 @@ struct CachedHead {
     return rule.scores.softcap ? (s / *rule.scores.softcap).tanh() * *rule.scores.softcap : s;
   }
 
-  // x [T,K] by angles of these tokens.
+  // Rotates x [T,K] by the angles of positions `tokens`.
   Tensor turned(const Tensor& x, const Tensor& tokens) const {
     if (!rule.rotary) return x;
     return apply_rotary(x.unsqueeze(0).unsqueeze(2), tokens.unsqueeze(0), *rule.rotary).squeeze(2).squeeze(0);
   }
 
-  // The pairs of [first, end) compete with those in the cache. The highest scores stay, and of the others those that are
-  // highest when they have faded; of equals (score_tie) the older.
+  // Pairs first..end-1 compete with those in the cache. The highest lasting scores stay, and among the rest the highest
+  // faded scores. Among equals (score_tie) the older stays.
   void judge(int64_t t, int64_t first, int64_t end) {
     for (int64_t s = first; s < end; ++s) cache.push_back(s);
     RankedPairs ranked;
@@ -67,8 +67,8 @@ struct CachedHead {
     std::sort(cache.begin(), cache.end());
   }
 
-  // o_t = p(0|t) Σ_{s in W, G} softmax(s) v_s + Σ_l p(l|t) Σ_{s≤t} softmax(θ_l)_s v_s, where what the window's logit a_0
-  // weighs is all of W and G: a_0 + lse(W ∪ G) - lse(W).
+  // o_t = p(0|t) Σ_{s in W ∪ G} softmax(s) v_s + Σ_l p(l|t) Σ_{s≤t} softmax(θ_l)_s v_s. State 0 has the logit a_0 +
+  // lse(W ∪ G) - lse(W), so that the window's logit a_0 weighs all of W and G.
   Tensor attend(int64_t t, int64_t judged) const {
     Places window, exact, all;
     for (int64_t s = std::max<int64_t>(0, t - rule.window + 1); s <= t; ++s) window.push_back(s);
@@ -132,7 +132,7 @@ Tensor surprise_reference(const Tensor& query_logits, const Tensor& key_logits, 
 
 namespace {
 
-// score [T,1 or 2]: what lasts by the mean of the tokens around; the first stands alone.
+// score [T,1 or 2]: replaces the lasting score by the mean over neighbouring tokens; the first token is scored alone.
 Tensor by_span(const Tensor& score, int64_t span) {
   Tensor means = score.clone();
   for (int64_t t = 1; t < score.size(0); ++t) {

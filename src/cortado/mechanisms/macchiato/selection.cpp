@@ -10,12 +10,12 @@ namespace cortado {
 namespace {
 
 struct Candidate {
-  int64_t pair, token;     // its number among all, its place in the text
-  double lasting, fading;  // scores
+  int64_t pair, token;     // its index among all candidates' numbers, its position in the text
+  double lasting, fading;  // the two scores
   double length;
 };
 
-// The candidates of one row and head, by age.
+// The candidates of one row and head, ordered by age.
 class Competition {
  public:
   Competition(const CacheRule& rule, int64_t most, double tie) : rule_(rule), most_(most), tie_(tie) {}
@@ -23,8 +23,8 @@ class Competition {
   void add(const Candidate& candidate) { all_.push_back(candidate); }
   const std::vector<Candidate>& held() const { return all_; }
 
-  // Before the chunk that begins with token `first`: the highest scores stay, and of the others those that are highest
-  // when they have faded.
+  // Judges before the chunk whose first token is `first`: the highest lasting scores stay, and among the rest the
+  // highest faded scores.
   void judge(int64_t first) {
     const auto most = static_cast<size_t>(most_), lasting = static_cast<size_t>(rule_.lasting(most_));
     if (all_.size() <= most) return;
@@ -42,12 +42,13 @@ class Competition {
   }
 
  private:
-  using Ranked = std::pair<double, size_t>;  // a score and whose it is
+  using Ranked = std::pair<double, size_t>;  // a score and its candidate's index
   static constexpr int64_t kGone = -1;
 
   static double ranked(double score) { return std::isnan(score) ? HUGE_VAL : score; }
 
-  // The highest from `begin` on come to lie before `end`; of equals, which a chain of near ones are all, the older.
+  // Partially sorts ranked_ from `begin` on, so that the highest scores come before `end`. Among equals the older comes
+  // first; equality is transitive.
   void choose(size_t begin, size_t end, double near) {
     if (begin == end) return;
     const auto at = [&](size_t n) { return ranked_.begin() + static_cast<std::ptrdiff_t>(n); };
@@ -56,7 +57,8 @@ class Competition {
       return std::isfinite(a.first) && a.first - b.first <= std::max(near, tie_ * std::abs(a.first));
     };
     std::nth_element(at(begin), at(end), ranked_.end(), higher);
-    if (!equal(*std::max_element(at(begin), at(end), higher), *at(end))) return;  // the bound lies between unequal ones
+    // the scores on both sides of `end` differ
+    if (!equal(*std::max_element(at(begin), at(end), higher), *at(end))) return;
     std::sort(at(begin), ranked_.end(), higher);
     size_t first = end, last = end;
     while (first > begin && equal(*at(first - 1), *at(first))) --first;
@@ -64,7 +66,7 @@ class Competition {
     std::sort(at(first), at(last), [](const Ranked& a, const Ranked& b) { return a.second < b.second; });
   }
 
-  // What rounding is relative to.
+  // The scale of rounding errors: the largest score or value vector.
   double largest() const {
     double largest = 0;
     for (const Candidate& each : all_) {
@@ -128,7 +130,7 @@ class Selecting {
     return {pair, token, scores[0], scores[kinds - 1], lengths_.const_data_ptr<double>()[pair]};
   }
 
-  // see(first token, the pairs in the cache) of every chunk up to the one that a token behind the call would lie in.
+  // Calls see(first token, the pairs in the cache) for every chunk, up to the chunk of the token after the call.
   template <typename See>
   void for_each_chunk(size_t row, int64_t head, const See& see) const {
     Competition competition(rule_, most_, tie_);
@@ -150,7 +152,8 @@ class Selecting {
     }
   }
 
-  // What a set's keys are turned back by, for the chunk that begins with token `first`.
+  // Writes one set: the pairs, and the positions by which their keys are rotated back for the chunk whose first token
+  // is `first`.
   void write(CacheSets& sets, size_t set, size_t row, int64_t head, int64_t first,
              const std::vector<Candidate>& held) const {
     const int64_t places = sets.pairs.size(1), count = static_cast<int64_t>(held.size());

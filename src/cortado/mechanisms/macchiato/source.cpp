@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char *kTail = "source_tail", *kHidden = "source_h";
 
-// Every sequence of the batch backwards in time.
+// Reverses every sequence of the batch in time.
 Tensor reverse_time(const Tensor& x, const Batch& batch) {
   if (!batch.cu_seqlens) return x.flip(1);
   const Tensor bounds = batch.cu_seqlens->to(at::kLong), sequence = sequence_numbers(bounds, x);

@@ -1,4 +1,4 @@
-// Where the latents' queries and keys of macchiato come from.
+// The source of macchiato's latent queries and keys.
 #pragma once
 
 #include "cortado/base/words.h"
@@ -8,7 +8,7 @@
 
 namespace cortado {
 
-// x itself, a short convolution of it, or an RG-LRU and RMSNorm (eq. 18 and §4.1).
+// x itself, a short convolution of x, or an RG-LRU and RMSNorm (eq. 18 and §4.1).
 enum class SourceKind { kX, kConv, kRgLru };
 inline const Words<SourceKind>& macchiato_sources() {
   static const Words<SourceKind> words = {
@@ -16,19 +16,20 @@ inline const Words<SourceKind>& macchiato_sources() {
   return words;
 }
 
-// y [B,T,D] from x [B,T,D]. Bidirectional: the convolution and the RG-LRU run in both directions and are summed (the
-// paper does not say how; this is our choice).
+// Maps x [B,T,D] to y [B,T,D]. In the bidirectional form the convolution and the RG-LRU run in both directions and are
+// summed. (The paper does not say how; this is our choice.)
 class Source : public Module {
  public:
   Source(SourceKind kind, int64_t dim, int64_t heads, int64_t taps, bool identity, bool causal);
 
-  // The state's "source_tail" (convolution) or "source_h" (RG-LRU) and "position" are read; the first two are moved on.
+  // Reads the state's "source_tail" (convolution) or "source_h" (RG-LRU) and "position", and updates all but the
+  // position.
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const;
   Tensor reference(const Tensor& x) const;
 
   void declare(StateLayout& layout) const;
   int64_t least_part() const;
-  // But for the weights of its modules.
+  // Operations per token besides those of its modules' weights.
   double flops_per_token() const;
 
  private:

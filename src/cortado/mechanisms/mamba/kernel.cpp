@@ -1,4 +1,4 @@
-// A vector holds as many channels; their states lie one vector after the other. Compiled once for each instruction set.
+// A vector holds kLanes channels; their states lie one vector after the other. Compiled once per instruction set.
 #include "cortado/mechanisms/mamba/kernel.h"
 
 #include "cortado/primitives/kernels/targets.h"
@@ -19,12 +19,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-constexpr int64_t kChunk = 32;  // tokens whose states the backward has at a time
+constexpr int64_t kChunk = 32;  // tokens whose states the backward pass holds at a time
 
-// kLanes channels of one row from `channel` on, the last ones maybe not there: they read zeros and are not written.
+// kLanes channels of one row, from `channel` on. Lanes beyond the last channel read zeros and are not written.
 struct Strip {
   const SelectiveScan& in;
-  int64_t row, channel, lanes, size;  // size: floats of a state, N · kLanes
+  int64_t row, channel, lanes, size;  // size: floats of the strip's states, N · kLanes
 
   Strip(const SelectiveScan& call, int64_t which_row, int64_t first)
       : in(call),
@@ -37,7 +37,8 @@ struct Strip {
   Vec load(const Channels& x, int64_t token) const { return load_some(at(x, token) + channel, lanes); }
   void store(Vec y, const Channels& x, int64_t token) const { store_some(y, at(x, token) + channel, lanes); }
 
-  // [E,N] of a row to and from [N, kLanes]; no data: zeros, or not wanted.
+  // Transposes a row's states between [E,N] and [N, kLanes]. A null `from` stands for zeros; a null `to` is not
+  // written.
   void read_states(const float* from, float* to) const {
     fill(to, size, 0);
     for (int64_t i = 0; from && i < lanes; ++i) {
@@ -55,7 +56,7 @@ struct Strip {
   }
 };
 
-// One token: from the state h to `next`, which may be h; each(n, factor, state) for every one of N.
+// Advances one token, from the state h to `next`, which may be h. Calls each(n, factor, state) for every n < N.
 template <class Each>
 HWY_INLINE void advance(const Strip& strip, int64_t token, const float* a, const float* h, float* next,
                         const Each& each) {
@@ -70,7 +71,7 @@ HWY_INLINE void advance(const Strip& strip, int64_t token, const float* a, const
   }
 }
 
-// Tasks are strips.
+// A task is one strip.
 void forward_task(const SelectiveScan& call, int64_t task) {
   const FlushDenormals guard;
   const Floats d;
@@ -89,15 +90,15 @@ void forward_task(const SelectiveScan& call, int64_t task) {
   strip.write_states(h, strip.row_states(call.last));
 }
 
-// What the backward keeps of a strip from chunk to chunk, and what it needs within one.
+// Memory of the backward pass for a part's strips.
 struct Memory {
-  float *a, *grad, *da;     // [strips, N, kLanes]: A, the gradient of the state, that of A
+  float *a, *grad, *da;     // [strips, N, kLanes]: A, the state's gradient, A's gradient
   float* starts;            // [chunks, strips, N, kLanes]: the state before each chunk
   float *states, *factors;  // [kChunk + 1, N, kLanes], [kChunk, N, kLanes]
-  float *db, *dc;           // [kChunk, N, kLanes]: of all strips so far
+  float *db, *dc;           // [kChunk, N, kLanes]: summed over the strips so far
 };
 
-// The strip's states before every chunk.
+// Computes the strip's states before every chunk.
 void keep_starts(const Strip& strip, int64_t strips, const float* a, float* starts) {
   const int64_t tokens = strip.in.tokens;
   strip.read_states(strip.row_states(strip.in.start), starts);
@@ -108,7 +109,7 @@ void keep_starts(const Strip& strip, int64_t strips, const float* a, float* star
   }
 }
 
-// One token's gradients. `h` are the states before it, behind them those after it.
+// Computes one token's gradients. `h` points to the states before the token, which are followed by those after it.
 HWY_INLINE void differentiate(const Strip& strip, int64_t t, const float* a, const float* h, const float* factors,
                               float* grad, float* da, float* db, float* dc) {
   const Floats d;
@@ -132,7 +133,7 @@ HWY_INLINE void differentiate(const Strip& strip, int64_t t, const float* a, con
   strip.store(hn::MulAdd(dwrite, x, dstep), in.dstep, t);
 }
 
-// Tokens [first, end) of one strip, whose states are computed again.
+// Computes the gradients of tokens first..end-1 of one strip, after recomputing their states.
 void differentiate_chunk(const Strip& strip, int64_t first, int64_t end, const float* start, const Memory& of_strip) {
   const Floats d;
   copy(start, strip.size, of_strip.states);
@@ -149,7 +150,7 @@ void differentiate_chunk(const Strip& strip, int64_t first, int64_t end, const f
   }
 }
 
-// [tokens, N, kLanes] summed over the lanes: [tokens, N].
+// Sums [tokens, N, kLanes] over the lanes: [tokens, N].
 void add_lanes(const float* from, int64_t count, float* to) {
   const Floats d;
   for (int64_t i = 0; i < count; ++i) to[i] = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, from + i * kLanes)));
@@ -166,7 +167,7 @@ Memory take_memory(const SelectiveScan& call, int64_t strips, int64_t size, Scra
   return memory;
 }
 
-// Tasks are the parts of every row.
+// A task is one part of a row's channels.
 void backward_task(const SelectiveScan& call, int64_t task) {
   const FlushDenormals guard;
   Scratch scratch;

@@ -1,4 +1,4 @@
-// Mamba's selective scan: kernel_gpu.h says of what, and scan_gpu-inl.h how.
+// Mamba's selective scan. kernel_gpu.h declares its arguments; scan_gpu-inl.h has the algorithm.
 //
 // Variants: STATES=16 | STATES=32 | STATES=64
 #include "cortado/mechanisms/mamba/scan_gpu-inl.h"

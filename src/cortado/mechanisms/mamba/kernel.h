@@ -1,4 +1,4 @@
-// Mamba's selective scan: float32 on the CPU, forward and backward. No torch here.
+// The kernel of Mamba's selective scan: float32 on the CPU, forward and backward. Does not include torch.
 #pragma once
 
 #include "cortado/primitives/kernels/kernel.h"
@@ -8,8 +8,8 @@ namespace cortado::mamba_kernel {
 using kernels::Channels;
 using kernels::Parallel;
 
-// h_t = exp(Δ_t A) ⊙ h_{t-1} + Δ_t x_t ⊗ B_t, y_t = h_t C_t, for E channels of N states each. States are never written
-// down but for one in kChunk tokens, and that only while a gradient is computed.
+// h_t = exp(Δ_t A) ⊙ h_{t-1} + Δ_t x_t ⊗ B_t, y_t = h_t C_t, for E channels of N states each. The states are not
+// stored, except for one in kChunk tokens during the backward pass.
 struct SelectiveScan {
   int64_t batch, tokens, channels, states;
   Channels x, step;       // [B,T,E]
@@ -19,7 +19,7 @@ struct SelectiveScan {
   Channels y = {};        // [B,T,E]
   float* last = nullptr;  // [B,E,N]
 
-  // Backward: reads all but y and last. The gradient of a is left for every row, that of b and c in parts to be summed.
+  // Backward: reads everything except y and last. da comes per row; db and dc come in parts, which the caller sums.
   Channels dy = {};
   const float* dlast = nullptr;
   Channels dx = {}, dstep = {};
@@ -27,7 +27,8 @@ struct SelectiveScan {
   float *db_parts = nullptr, *dc_parts = nullptr;  // [B, parts(channels), T, N]
 };
 
-// The backward's tasks take so many channels, whatever the threads and the vectors' length.
+// Channels per task of the backward pass. Independent of the number of threads and of the vectors' length, so that
+// results do not depend on them.
 constexpr int64_t part_channels(int64_t channels) {
   constexpr int64_t kParts = 8, kWhole = 16;
   return ((channels + kParts - 1) / kParts + kWhole - 1) / kWhole * kWhole;

@@ -1,25 +1,26 @@
-// Mamba's selective scan on a GPU: sizes and pointers. Read by C++ and by NVRTC: nothing is included.
+// Arguments of Mamba's selective scan on a GPU. Read by C++ and by NVRTC, so it includes nothing.
 #pragma once
 
 namespace cortado::mamba_kernel {
 
-// kernel.h's scan and its gradient. Everything is float32, without gaps; N up to STATES.
+// The scan of kernel.h and its gradient. All tensors are float32 and contiguous; N is at most STATES.
 struct GpuSelective {
-  const float *x, *step;    // [B, T, E]
-  const float* a;           // [E, N]
-  const float *b, *c;       // [B, T, N]
-  const float* start;       // [rows, E, N]
-  float *y, *last;          // y null: not
-  float* kept;              // the state in front of every stage of tokens of a row, [stages, E, N], or null: not
-  const long long* bounds;  // packed sequences: row n has tokens bounds[n] .. bounds[n + 1]; null: rows of T tokens
+  const float *x, *step;  // [B, T, E]
+  const float* a;         // [E, N]
+  const float *b, *c;     // [B, T, N]
+  const float* start;     // [rows, E, N]
+  float *y, *last;        // null: not computed
+  float* kept;            // [stages, E, N]: each row's state before every stage of tokens; null: not kept
+  // of packed sequences: row n has tokens bounds[n] .. bounds[n + 1] - 1; null: every row has T tokens
+  const long long* bounds;
   int tokens, channels, states;
 
-  // The gradient's: what is left to be summed up has a slice for each row (da) or each block of channels (parts).
-  const float *dy, *dlast;  // dlast [rows, E, N], or null: 0
+  // The gradient's. The caller sums da over the rows, and parts over the blocks of channels.
+  const float *dy, *dlast;  // dlast [rows, E, N]; null: 0
   float *dx, *dstep;        // [B, T, E]
   float *da, *dstart;       // [rows, E, N]
-  float* parts;             // [blocks of channels, B, T, 2 N]: of b, and behind them of c
-  long long part;           // numbers of a block of channels
+  float* parts;             // [blocks of channels, B, T, 2 N]: gradients of b, then of c
+  long long part;           // numbers per block of channels in `parts`
 };
 
 constexpr int kGpuSelectiveThreads = 256, kGpuLanes = 4;  // lanes that share a channel's states
@@ -27,18 +28,18 @@ constexpr int kGpuSelectiveChannels = kGpuSelectiveThreads / kGpuLanes;
 constexpr int kGpuWarps = kGpuSelectiveThreads / 32;
 constexpr int kGpuMostStates = 64;
 
-// Tokens of a stage: so many that a lane has 64 numbers of all their states.
+// Tokens of a stage, so that a lane holds 64 numbers for all of their states.
 constexpr int gpu_stage_tokens(int states) { return 256 / states; }
-// Numbers of a stage: x, step and dy of the block's channels, b and c.
+// Floats of a stage in shared memory: x, step and dy of the block's channels, b and c.
 constexpr int gpu_stage_numbers(int states) {
   return gpu_stage_tokens(states) * (3 * kGpuSelectiveChannels + 2 * states);
 }
-// Two stages, and of every warp what is to be summed up of b and c.
+// Bytes of shared memory: two stages, and per warp the sums for b and c.
 constexpr int gpu_selective_bytes(int states) {
   return (2 * gpu_stage_numbers(states) + kGpuWarps * gpu_stage_tokens(states) * 2 * states) * 4;
 }
 
-// Where the stages of a row begin in `kept`.
+// The index in `kept` of a row's first stage.
 constexpr long long gpu_first_stage(long long row, long long first_token, int tokens, int stage, bool packed) {
   return packed ? first_token / stage + row : row * ((tokens + stage - 1) / stage);
 }

@@ -1,4 +1,5 @@
-// Mamba's kernels for GPUs, on the host (cuda/emulate.h), against the definition in float64: outputs and every gradient.
+// Mamba's GPU kernels, run on the host (cuda/emulate.h) and compared with the float64 definition: outputs and all
+// gradients.
 #define CORTADO_EMULATE
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -26,7 +26,7 @@ Case selective_case(int64_t rows, int64_t tokens, int64_t channels, int64_t stat
   return all;
 }
 
-// Segments of 1, 7 and all tokens: their gradients join through the states between them.
+// Segments of 1, 7 and all tokens; gradients pass from one to the next through the states.
 TEST(SelectiveScan, IsTheSameInSegments) {
   const Case all = selective_case(2, 40, 3, 4);
   const Tensor expected = selective_scan_reference(all.in);
@@ -41,7 +41,7 @@ TEST(SelectiveScan, IsTheSameInSegments) {
   }
 }
 
-// Outputs and gradients, the last state's too, of float32 tensors that lie awkwardly.
+// Outputs and gradients, including those of the final state, of float32 tensors with awkward strides.
 std::vector<Tensor> results(const Case& given, at::ScalarType type, bool awkward) {
   std::vector<Tensor> leaves;
   for (const Tensor& x : given.leaves()) {
@@ -83,7 +83,7 @@ TEST(SelectiveScan, TheNumberOfThreadsChangesNothing) {
   testing::expect_any_threads_the_same([&] { return results(given, at::kFloat, false); });
 }
 
-// A second derivative is refused, not wrong.
+// A second derivative is an error.
 TEST(SelectiveScan, DifferentiatesOnce) {
   const Case all = selective_case(1, 5, 3, 2);
   const Tensor y = std::get<0>(selective_scan(all.in, all.start, {}));
@@ -91,7 +91,7 @@ TEST(SelectiveScan, DifferentiatesOnce) {
   EXPECT_NE(error.find("differentiating twice is not supported"), std::string::npos) << error;
 }
 
-// A starts at -1 ... -N, Δ in [0.001, 0.1].
+// Initially A = -1 ... -N, and Δ lies in [0.001, 0.1].
 TEST(Mamba, StartsAsThePaperDoes) {
   at::manual_seed(5);
   MixerContext context;

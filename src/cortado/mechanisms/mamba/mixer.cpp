@@ -1,4 +1,4 @@
-// mamba: the selective state space, a small state for every channel.
+// mamba: a selective state space with a small state per channel.
 #include "cortado/mechanisms/mamba/op.h"
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/convolved.h"
@@ -66,7 +66,7 @@ class MambaMixer : public Mixer {
 
   int64_t inner_;  // E: channels of x and z
   int64_t state_;  // N
-  int64_t rank_;   // of the step size's projection
+  int64_t rank_;   // rank of the step size's projection
   std::shared_ptr<Linear> in_, select_, step_, out_;
   std::shared_ptr<ShortConvolution> conv_;
   Tensor a_log_, skip_, step_bias_;  // [E,N], [E], [E]
@@ -79,7 +79,7 @@ extern const Mechanism kMamba = {
     .family = "state space",
     .paper = "Mamba (Gu & Dao 2023) eq. 2, algorithm 2",
     .equation = "h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t, y_t = h_t C_t + D x_t",
-    .state = "2 D N + (taps - 1) 2 D",
+    .state = "E (N + taps-1), E = 2 D",
     .primitives = {"short_conv"},
     .make = construct<MambaMixer>,
 };

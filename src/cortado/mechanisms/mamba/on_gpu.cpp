@@ -8,9 +8,10 @@ namespace cortado::mamba_kernel {
 
 namespace {
 
-int compiled_states(int64_t states) { return states <= 16 ? 16 : states <= 32 ? 32 : kGpuMostStates; }  // STATES
+// the value of STATES
+int compiled_states(int64_t states) { return states <= 16 ? 16 : states <= 32 ? 32 : kGpuMostStates; }
 
-// A call of the kernels, with what it points into.
+// One call of the kernels, with the tensors that its arguments point to.
 struct Call {
   SelectiveScan in;
   Tensor start;
@@ -37,7 +38,7 @@ struct Call {
 
   int64_t blocks() const { return (task.channels + kGpuSelectiveChannels - 1) / kGpuSelectiveChannels; }
 
-  // Room for the states in front of the stages of all rows.
+  // Allocates memory for the states before the stages of all rows.
   Tensor kept() const {
     const int stage = gpu_stage_tokens(compiled_states(task.states));
     const int64_t rows = start.size(0);

@@ -18,7 +18,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// One segment, with all its states. `all`: x, step, a, b, c, start.
+// Computes one segment, with all its states. `all` holds x, step, a, b, c, start.
 variable_list run_segment(const variable_list& all) {
   const Tensor &x = all[0], &step = all[1], &a = all[2], &b = all[3], &c = all[4], &start = all[5];
   const Tensor decay = step.unsqueeze(3) * a, write = (step * x).unsqueeze(3) * b.unsqueeze(2);  // [B,T,E,N]
@@ -26,7 +26,7 @@ variable_list run_segment(const variable_list& all) {
   return {at::matmul(h.reshape(write.sizes()), c.unsqueeze(3)).squeeze(3), last.view(start.sizes())};
 }
 
-// Keeps the inputs only, and runs the segment again for its gradient.
+// Keeps only the inputs, and recomputes the segment for its gradient.
 class RecomputedSegment : public torch::autograd::Function<RecomputedSegment> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& step, const Tensor& a,
@@ -45,12 +45,12 @@ class RecomputedSegment : public torch::autograd::Function<RecomputedSegment> {
   }
 };
 
-// --- By the kernel. ---
+// --- By the kernel ---
 
 using kernels::channels;
 using kernels::dense_rows;
 
-// Points into its arguments: x, step, a, b, c, start.
+// The kernel's arguments, which point into `all`: x, step, a, b, c, start.
 mamba_kernel::SelectiveScan kernel_call(const variable_list& all) {
   return {.batch = all[0].size(0),
           .tokens = all[0].size(1),
@@ -104,7 +104,7 @@ class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunc
   }
 };
 
-// The same on a GPU; bounds of packed sequences, or none.
+// The scan on a GPU. `bounds` are those of packed sequences; empty if there are none.
 class SelectiveScanOnGpu : public torch::autograd::Function<SelectiveScanOnGpu> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& step, const Tensor& a,
@@ -123,7 +123,7 @@ class SelectiveScanOnGpu : public torch::autograd::Function<SelectiveScanOnGpu> 
     const Tensor dy = gradients[0].defined() ? gradients[0] : at::zeros_like(all[0]);
     variable_list out = mamba_kernel::differentiate_on_gpu({all[0], all[1], all[2], all[3], all[4]}, all[5],
                                                            given(bounds), dy, gradients[1], cuda::machine_of(all[0]));
-    out.emplace_back();  // of the bounds
+    out.emplace_back();  // the bounds have no gradient
     return out;
   }
 
@@ -140,7 +140,7 @@ bool kernel_takes(const SelectiveScan& in, const Tensor& start) {
   return true;
 }
 
-// --- By segments. ---
+// --- By segments ---
 
 TensorTuple<2> scan_segments(const SelectiveScan& in, Tensor state, int64_t segment_elements) {
   const int64_t tokens = in.x.size(1);

@@ -1,9 +1,10 @@
-// Mamba's selective scan on a GPU: kernel_gpu.h says of what.
+// Mamba's selective scan on a GPU; kernel_gpu.h declares its arguments.
 //
-// Four lanes share the states of a channel, a block has 64 channels and goes through all tokens of a row; inputs come a
-// stage of tokens at a time, the next one while this one is computed. The gradient goes from the last stage to the first:
-// of each it has the state in front, computes all others again, in registers, and then walks back. What b and c get of
-// the eight channels of a warp is added up by exchanges, of all warps in shared memory, of all blocks by whoever called.
+// Four lanes share the states of a channel. A block has 64 channels and passes over all tokens of a row. Inputs arrive
+// in stages of several tokens; the next stage is fetched while this one is computed. The gradient goes from the last
+// stage to the first. It has the state before each stage, recomputes the stage's other states in registers, and walks
+// back through the tokens. The gradients of b and c are summed over the eight channels of a warp by lane exchanges,
+// over the block's warps in shared memory, and over the blocks by the caller.
 #pragma once
 
 #include "cortado/mechanisms/mamba/kernel_gpu.h"
@@ -37,7 +38,7 @@ class Selective {
     }
   }
 
-  // y, the last state, and those in front of the stages.
+  // Writes y, the final state, and the states before the stages.
   DEV void run() {
     fetch(0, 0);
     for (int begin = 0, stage = 0; begin < tokens_; begin += kTokens, stage ^= 1) {
@@ -85,11 +86,11 @@ class Selective {
   DEV float* b_of(int stage) const { return dy_of(stage) + kTokens * kGpuSelectiveChannels; }
   DEV float* c_of(int stage) const { return b_of(stage) + kTokens * kStates; }
 
-  // This channel's number of token r of a stage, and this lane's i-th.
+  // number(): token r of a stage for this channel. state_number(): this lane's i-th state of token r.
   DEV float number(const float* of, int r) const { return of[r * kGpuSelectiveChannels + thread_ / kGpuLanes]; }
   DEV float state_number(const float* of, int r, int i) const { return of[r * kStates + state_of(i)]; }
 
-  // Tokens that are not there are 0: they leave a state as it is.
+  // Tokens beyond the end are 0, which leaves the state unchanged.
   DEV void fetch(int begin, int stage) const {
     if (begin >= 0 && begin < tokens_) {
       const int channels = in_.channels - first_channel_;
@@ -131,7 +132,7 @@ class SelectiveGradient : Selective<kStates> {
   using Base::in_, Base::thread_, Base::lane_, Base::part_, Base::tokens_, Base::a_, Base::h_, Base::kOwn,
       Base::kTokens;
   static constexpr int kBoth = 2 * kOwn,
-                       kLeft = kBoth / 8;  // kLeft: of kBoth sums, a lane's after eight have exchanged
+                       kLeft = kBoth / 8;  // kLeft: sums per lane after eight lanes have exchanged kBoth each
 
  public:
   DEV explicit SelectiveGradient(const GpuSelective& in) : Base(in) {
@@ -161,7 +162,7 @@ class SelectiveGradient : Selective<kStates> {
 
  private:
   DEV void walk_back(int begin, int stage, float* dh, float* da) {
-    float before[kOwn], h[kTokens][kOwn];  // h: behind each token
+    float before[kOwn], h[kTokens][kOwn];  // h: after each token
     UNROLL for (int i = 0; i < kOwn; ++i) { before[i] = Base::has(i) ? in_.kept[Base::kept_place(begin, i)] : 0.0f; }
     UNROLL for (int r = 0; r < kTokens; ++r) {
       const float step = Base::number(Base::step_of(stage), r), x = Base::number(Base::x_of(stage), r) * step;
@@ -173,7 +174,7 @@ class SelectiveGradient : Selective<kStates> {
     UNROLL for (int r = kTokens - 1; r >= 0; --r) {
       const float step = Base::number(Base::step_of(stage), r), x = Base::number(Base::x_of(stage), r),
                   dy = Base::number(Base::dy_of(stage), r);
-      float both[kBoth], written = 0, decayed = 0;  // both: of b and of c
+      float both[kBoth], written = 0, decayed = 0;  // both: gradients of b and of c
       UNROLL for (int i = 0; i < kOwn; ++i) {
         dh[i] += Base::state_number(Base::c_of(stage), r, i) * dy;
         both[i] = dh[i] * step * x;
@@ -194,7 +195,7 @@ class SelectiveGradient : Selective<kStates> {
     }
   }
 
-  // Over the warp's channels, each lane keeping half of what it has, three times.
+  // Sums over the warp's channels. In three steps each lane sends half of its sums away, so that kLeft remain per lane.
   DEV void put_sums(float* both, int r) const {
     int first = 0;
     UNROLL for (int step = 0; step < 3; ++step) {

@@ -1,4 +1,4 @@
-// Mamba-2's initial values, which no comparison with a definition sees.
+// Mamba-2's initial values, which a comparison with the definition does not cover.
 #include <gtest/gtest.h>
 
 #include "cortado/mechanisms/registry.h"

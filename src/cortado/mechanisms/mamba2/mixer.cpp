@@ -1,4 +1,4 @@
-// mamba2: state-space duality, a gated scan with one decay a head.
+// mamba2: state-space duality, a gated scan with one decay per head.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
@@ -81,7 +81,7 @@ class Mamba2Mixer : public Mixer {
     return out_->forward(norm_->forward((y * at::silu(z)).to(z.scalar_type())));
   }
 
-  int64_t inner_;           // channels of x and z, all heads together
+  int64_t inner_;           // channels of x and z, summed over the heads
   int64_t heads_, groups_;  // groups of heads share B and C
   int64_t state_;           // N
   std::shared_ptr<Linear> in_, out_;
@@ -97,7 +97,7 @@ extern const Mechanism kMamba2 = {
     .family = "state space",
     .paper = "Mamba-2 (Dao & Gu 2024) eq. 1-2, §6-7",
     .equation = "S_t = exp(-A dt_t) S_{t-1} + dt_t B_t x_t', y_t = S_t' C_t + D x_t",
-    .state = "2 D N + (taps - 1)(2 D + 2 groups N)",
+    .state = "E N + (taps-1) (E + 2 groups N), E = 2 D",
     .primitives = {"gated_scan", "short_conv"},
     .make = construct<Mamba2Mixer>,
 };

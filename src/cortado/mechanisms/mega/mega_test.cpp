@@ -18,7 +18,7 @@ Tensor output_with(const std::string& settings) {
   return mixer->forward(at::randn({1, 40, 32}), {}, nullptr);
 }
 
-// Conformance cannot see this: the definition reads the same settings.
+// The definition reads the same settings, so the conformance tests cannot catch an error here.
 TEST(Mega, TheSettingsSayTheBiasesAngles) {
   const Tensor usual = output_with("");
   EXPECT_TRUE(output_with(R"(, "rope_theta": 10000)").equal(usual));

@@ -11,8 +11,8 @@
 namespace cortado {
 namespace {
 
-// y_t = Σ_j η_j h_tj, h_tj = α_j β_j x_t + (1 - α_j δ_j) h_{t-1,j} for every channel of x, each with `size` averages;
-// α, δ in (0, 1).
+// A damped moving average: y_t = Σ_j η_j h_tj, h_tj = α_j β_j x_t + (1 - α_j δ_j) h_{t-1,j} for every channel of x,
+// with j over `size` averages; α, δ in (0, 1).
 class DampedAverage : public Module {
  public:
   DampedAverage(int64_t dim, int64_t size) : Module("DampedAverage") {
@@ -24,19 +24,19 @@ class DampedAverage : public Module {
     add(delta_, "delta", 0.2, Role::kDynamics);
     add(beta_, "beta", 0.02, Role::kMatrix);
     add(eta_, "eta", 1.0 / std::sqrt(static_cast<double>(size)), Role::kMatrix);
-    // Signs that alternate: the averages start as different ones.
+    // β alternates in sign so that the averages differ from the start.
     const at::NoGradGuard no_grad;
     beta_.add_(1 - 2 * (at::arange(size, at::kFloat).remainder(2)));
   }
 
-  // x [B,T,D] (float32 or float64) -> y; the state's "average" [rows, D·size].
+  // Maps x [B,T,D] (float32 or float64) to y [B,T,D], using the state's "average" [rows, D·size].
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state, bool reverse) const {
     const auto type = x.scalar_type();
     const Tensor alpha = alpha_.to(type).sigmoid(), decay = at::log1p(-alpha * delta_.to(type).sigmoid());
     return channel_ssm({decay, alpha * beta_.to(type), eta_.to(type)}, x, batch, state, "average", reverse);
   }
 
-  // By its impulse response.
+  // The definition, by the impulse response.
   Tensor reference(const Tensor& x, bool reverse) const {
     const Tensor alpha = alpha_.sigmoid(), keep = 1 - alpha * delta_.sigmoid();
     const Tensor lag = at::arange(x.size(1), x.options().requires_grad(false)).reshape({-1, 1, 1});
@@ -81,7 +81,7 @@ class MegaMixer : public Mixer {
     draw_normal(bias_beta_, 0.02);
   }
 
-  // The attention as a full matrix, masked to the blocks on its diagonal.
+  // The attention as a full matrix, masked to its diagonal blocks.
   Tensor reference(const Tensor& x) override {
     Tensor average = average_->reference(x, false);
     if (average_back_) average = average + average_back_->reference(x, true);
@@ -126,7 +126,7 @@ class MegaMixer : public Mixer {
     return output(x, average, std::get<0>(interval_attention(q, keys.k, keys.v, chunk)));
   }
 
-  // Queries, already scaled, and keys [B,T,1,*]: the score is their product.
+  // Scaled queries and keys [B,T,1,*]; their product is the score.
   std::pair<Tensor, Tensor> queries_and_keys(const Tensor& average, const Tensor& positions) const {
     const Tensor z = at::silu(z_->forward(average));
     Tensor q = (z * kappa_[0] + mu_[0]) / std::sqrt(static_cast<double>(shared_));
@@ -134,8 +134,8 @@ class MegaMixer : public Mixer {
     q = q.unsqueeze(2);
     k = k.unsqueeze(2);
     if (!bias_alpha_.defined()) return {q, k};
-    // The rotary bias b_ts = (R_t α)·(R_s β) is a function of t - s. As further channels of q and k it is part of their
-    // product.
+    // The rotary bias b_ts = (R_t α)·(R_s β) depends on t - s. Appended as channels of q and k, it becomes part of
+    // their product.
     auto turned = [&](const Tensor& vector) {
       const Tensor everywhere = vector.to(q.scalar_type()).expand({q.size(0), q.size(1), 1, shared_});
       return apply_rotary(everywhere, positions, rotary_);
@@ -145,7 +145,7 @@ class MegaMixer : public Mixer {
 
   Tensor values(const Tensor& x) const { return at::silu(v_->forward(x)).unsqueeze(2); }
 
-  // φ ⊙ (ĥ - x): added to the residual stream's x it is Mega's φ ⊙ ĥ + (1 - φ) ⊙ x.
+  // φ ⊙ (ĥ - x). Added to x, the residual stream, it gives Mega's φ ⊙ ĥ + (1 - φ) ⊙ x.
   Tensor output(const Tensor& x, const Tensor& average, const Tensor& attended) const {
     const Tensor reset = at::silu(reset_->forward(average)), update = at::sigmoid(update_->forward(average));
     const Tensor candidate = at::silu(h_->forward(average) + u_->forward(reset * attended.squeeze(2)));
@@ -155,16 +155,16 @@ class MegaMixer : public Mixer {
   int64_t key_size() const { return shared_ * (bias_alpha_.defined() ? 2 : 1); }
 
   int64_t dim_;
-  int64_t shared_;    // z: size of queries and keys
-  int64_t values_;    // v: size of the values
-  int64_t averages_;  // moving averages a channel
+  int64_t shared_;    // z: width of queries and keys
+  int64_t values_;    // v: width of the values
+  int64_t averages_;  // moving averages per channel
   int64_t chunk_;
   bool causal_;
   Rotary rotary_ = 1e4;  // angles of the bias
   std::shared_ptr<DampedAverage> average_, average_back_;
   std::shared_ptr<Linear> z_, v_, reset_, update_, h_, u_;
-  Tensor kappa_, mu_;              // [2, z]: of queries and of keys
-  Tensor bias_alpha_, bias_beta_;  // [z]: relative positions as Mega's rotary bias, if there is one
+  Tensor kappa_, mu_;              // [2, z]: for queries and for keys
+  Tensor bias_alpha_, bias_beta_;  // [z]: α and β of Mega's rotary bias; undefined without it
 };
 
 }  // namespace
@@ -174,7 +174,7 @@ extern const Mechanism kMega = {
     .family = "softmax attention",
     .paper = "Mega (Ma et al. 2023)",
     .equation = "o_t = phi_t (h_t - x_t), h = silu(W_h x' + U_h (gamma * attention in chunks)), x' = EMA(x)",
-    .state = "D h + 2 c (z + v/2)",
+    .state = "D average + (chunk-1) (2 shared + values)",
     .bidirectional = true,
     .make = construct<MegaMixer>,
 };

@@ -1,4 +1,5 @@
-// perceiver: a few latents read the sequence, think about it, and are read by the tokens. An encoder.
+// perceiver: a few latents attend to the sequence, pass transformer blocks, and are attended to by the tokens. An
+// encoder.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/latents.h"
@@ -8,7 +9,7 @@
 namespace cortado {
 namespace {
 
-// A pre-norm transformer block over latents, z [N,L,D] -> the same shape.
+// A pre-norm transformer block over latents: maps z [N,L,D] to [N,L,D].
 class LatentBlock : public Module {
  public:
   LatentBlock(int64_t dim, int64_t heads) : Module("LatentBlock"), heads_(heads), dim_(dim) {
@@ -24,12 +25,12 @@ class LatentBlock : public Module {
   Tensor forward(const Tensor& z) const {
     const Tensor y = norm_->forward(z);
     const Tensor q = split_heads(q_->forward(y), heads_), k = split_heads(k_->forward(y), heads_);
-    const Tensor mixed = attention_reference(q, k, split_heads(v_->forward(y), heads_));  // L x L: small
+    const Tensor mixed = attention_reference(q, k, split_heads(v_->forward(y), heads_));  // L x L, which is small
     const Tensor middle = z + o_->forward(merge_heads(mixed));
     return middle + feed_->forward(feed_norm_->forward(middle));
   }
 
-  // of one latent
+  // Operations per latent.
   double flops(int64_t latents) const {
     return linear_flops({q_.get(), k_.get(), v_.get(), o_.get()}) + feed_->flops_per_token() +
            4.0 * static_cast<double>(latents * dim_);
@@ -42,7 +43,7 @@ class LatentBlock : public Module {
   std::shared_ptr<FeedForward> feed_;
 };
 
-// No state: it has no causal form.
+// It has no causal form and so no state.
 class PerceiverMixer : public Mixer {
  public:
   PerceiverMixer(JsonReader& settings, const MixerContext& context)
@@ -65,14 +66,14 @@ class PerceiverMixer : public Mixer {
     o_ = register_module("o", make_output_linear(dim, dim));
   }
 
-  // Eq. 29 and its counterpart as full attentions.
+  // Eq. 29 and its counterpart for the tokens, as full attentions.
   Tensor reference(const Tensor& x) override {
     const Tensor q = split_heads(latents_, heads_).unsqueeze(0).expand({x.size(0), -1, -1, -1});
     const Tensor z = think(merge_heads(attention_reference(q, heads(*k_, x), heads(*v_, x))));
     return o_->forward(merge_heads(attention_reference(heads(*q_, x), heads(*k_latent_, z), heads(*v_latent_, z))));
   }
 
-  // The latents' own work is shared by the tokens of the sequence.
+  // The latents' own work is divided by the tokens of the sequence.
   double flops_per_token(int64_t tokens) const override {
     double latent = linear_flops({mix_.get(), k_latent_.get(), v_latent_.get()});
     for (const auto& block : blocks_) latent += block->flops(count_);
@@ -91,7 +92,7 @@ class PerceiverMixer : public Mixer {
 
   Tensor heads(const Linear& map, const Tensor& x) const { return split_heads(map.forward(x), heads_); }
 
-  // What becomes of the latents after they have read, [N,L,D].
+  // Maps what the latents have read, [N,L,D], through the blocks.
   Tensor think(const Tensor& read) const {
     Tensor z = mix_->forward(read);
     for (const auto& block : blocks_) z = block->forward(z);
@@ -100,9 +101,10 @@ class PerceiverMixer : public Mixer {
 
   int64_t heads_, count_, dim_;
   Tensor latents_;                       // Q̂ [L, D]
-  std::shared_ptr<Linear> k_, v_, mix_;  // encoding: keys and values of tokens, and the heads' output
+  std::shared_ptr<Linear> k_, v_, mix_;  // encoder: keys and values of the tokens, projection of the heads' output
   std::vector<std::shared_ptr<LatentBlock>> blocks_;
-  std::shared_ptr<Linear> q_, k_latent_, v_latent_, o_;  // decoding: queries of tokens, keys and values of latents
+  // decoder: queries of the tokens, keys and values of the latents
+  std::shared_ptr<Linear> q_, k_latent_, v_latent_, o_;
 };
 
 }  // namespace

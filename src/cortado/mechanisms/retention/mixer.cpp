@@ -1,4 +1,4 @@
-// retention: linear attention with one fixed decay a head (RetNet).
+// retention: linear attention with one fixed decay per head (RetNet).
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/gated_linear.h"
 
@@ -10,7 +10,7 @@ class RetentionMixer : public GatedLinearMixer {
   RetentionMixer(const GatedLinearSettings& settings, int64_t dim) : GatedLinearMixer("retention", settings, dim) {}
 
  protected:
-  // ln(1 - 2^{-5-h})
+  // Natural log of the decay of head h: ln(1 - 2^{-5-h}).
   Tensor decay(const Tensor& x) const override {
     std::vector<double> logs;
     for (int64_t head = 0; head < settings_.heads; ++head) {
@@ -27,7 +27,7 @@ extern const Mechanism kRetention = {
     .family = "linear attention",
     .paper = "RetNet (Sun et al. 2023) eq. 5-8",
     .equation = "S_t = (1 - 2^(-5-h)) S_{t-1} + k_t v_t', o_t = S_t' q_t, q and k rotated",
-    .state = "2 D^2 / H (+ convolution tails)",
+    .state = "H K V, K = d, V = 2 d",
     .primitives = {"gated_scan", "short_conv"},
     .make =
         [](JsonReader& settings, const MixerContext& context) {

@@ -1,4 +1,4 @@
-// rwkv4_channel_mix: RWKV-4's feed-forward. It looks back at the token before, so it has a state and is a layer's mixer.
+// rwkv4_channel_mix: RWKV-4's feed-forward. It uses the previous token, so it has a state and is a layer's mixer.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/rwkv/shift.h"
 #include "cortado/mechanisms/shared/heads.h"

@@ -1,4 +1,4 @@
-// rwkv4: a decaying softmax over the past for every channel.
+// rwkv4: a decaying softmax over the past, per channel.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/rwkv/shift.h"
 #include "cortado/mechanisms/rwkv/wkv.h"
@@ -32,7 +32,7 @@ class Rwkv4Mixer : public Mixer {
   }
 
   double flops_per_token(int64_t) const override {
-    // three mixes of the shift, and about 20 operations a channel for the two sums and their quotient
+    // Three mixes of the shift, and about 20 operations per channel for the two sums and their quotient.
     return weight_flops() + 9.0 * static_cast<double>(dim_) + 20.0 * static_cast<double>(width_);
   }
 
@@ -63,7 +63,7 @@ class Rwkv4Mixer : public Mixer {
             at::sigmoid(r_->forward(mixed(mix_r_)))};
   }
 
-  // w
+  // w, the decay per token.
   Tensor rate() const { return widen(decay_).exp(); }
 
   Tensor output(const Tensor& r, const Tensor& mean) const { return o_->forward(r * mean.to(r.scalar_type())); }

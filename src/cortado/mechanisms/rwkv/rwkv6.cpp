@@ -91,16 +91,16 @@ class Rwkv6Mixer : public Mixer {
             at::silu(g_->forward(mixed[4]))};
   }
 
-  // Each head normalised on its own (LayerNorm), one scale and shift a channel.
+  // Normalises each head (LayerNorm), with one scale and one shift per channel.
   Tensor output(const Tensor& o, const Tensor& gate) const {
     const Tensor normed = merge_heads(at::layer_norm(o, {o.size(-1)}, {}, {}, norm_eps_));
     return o_->forward((normed * norm_weight_ + norm_bias_) * gate);
   }
 
   int64_t dim_;
-  int64_t key_dim_, value_dim_;  // of all heads together
+  int64_t key_dim_, value_dim_;  // summed over the heads
   int64_t heads_;
-  int64_t mix_rank_;  // of the low-rank maps of the mixes
+  int64_t mix_rank_;  // rank of the mixes' low-rank maps
   double norm_eps_;
   std::shared_ptr<Linear> r_, k_, v_, g_, o_;
   Tensor mix_x_, mix_;              // [D], [5,D] for r, w, k, v, g
@@ -117,7 +117,7 @@ extern const Mechanism kRwkv6 = {
     .family = "linear attention",
     .paper = "RWKV-6, Eagle and Finch (Peng et al. 2024) eq. 13-20",
     .equation = "o_t = (S_{t-1} + diag(u) k_t v_t')' r_t, S_t = diag(exp(-exp(d_t))) S_{t-1} + k_t v_t'",
-    .state = "D^2 / H + D",
+    .state = "H K V + D, K = V = d",
     .primitives = {"gated_scan", "short_conv"},
     .make = construct<Rwkv6Mixer>,
 };

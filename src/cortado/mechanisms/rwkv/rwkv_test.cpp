@@ -11,7 +11,7 @@ Tensor a_channel(const std::vector<double>& values) {
   return at::tensor(values, at::kDouble).to(at::kFloat).reshape({1, static_cast<int64_t>(values.size()), 1});
 }
 
-// p(s|t) of one channel: with v the s-th unit vector in as many channels of one k. [T, T]
+// p(s|t), [T, T], of one channel: k is repeated in T channels, and channel s has the s-th unit vector as v.
 Tensor weights_of(const Tensor& k, double w, double u) {
   const int64_t tokens = k.size(1);
   const Tensor v = at::eye(tokens, k.options()).unsqueeze(0);
@@ -19,7 +19,7 @@ Tensor weights_of(const Tensor& k, double w, double u) {
   return wkv(k.expand({1, tokens, tokens}), v, all * w, all * u, nullptr, {})[0];
 }
 
-// Logits of any size, of either sign, in float32, against a softmax in float64.
+// Logits of any size and sign in float32, compared with a softmax in float64.
 TEST(Wkv, ExactAtExtremeLogits) {
   const std::vector<std::vector<double>> lists = {
       {1, 10, 1000}, {1000, 10, 1}, {1e4, -1e4, 1e4, 0}, {-1e4, -1e4, -1e4}, {0, 0, 0, 1e4, 1e4}};
@@ -37,7 +37,7 @@ TEST(Wkv, ExactAtExtremeLogits) {
   }
 }
 
-// A common offset changes nothing over a long sequence, and the weights sum to one.
+// A common offset changes nothing, over a long sequence, and the weights sum to one.
 TEST(Wkv, OffsetsDoNotMatter) {
   at::manual_seed(6);
   const Tensor k = (at::randn({1, 4096, 3}) * 16).round() / 4, v = at::randn({1, 4096, 3});
@@ -49,8 +49,8 @@ TEST(Wkv, OffsetsDoNotMatter) {
   }
 }
 
-// The first token has none before it: what takes all from the token before is zero, and with it the output. Conformance
-// cannot see this: the definition has the same operands.
+// The first token has no previous one, so a projection that takes only the previous token is zero, and so is the
+// output. Conformance tests cannot see a wrong mix: the definition has the same operands.
 TEST(Rwkv6, EveryProjectionHasItsMix) {
   at::manual_seed(1);
   MixerContext context;
@@ -64,7 +64,7 @@ TEST(Rwkv6, EveryProjectionHasItsMix) {
     mix.zero_();
     mix.select(0, own).fill_(1);
     const bool zero = mixer->forward(x, {}, nullptr).eq(0).all().item<bool>();
-    EXPECT_EQ(zero, own != 1) << own;  // decays act from the second token on
+    EXPECT_EQ(zero, own != 1) << own;  // index 1 is the decay, which acts from the second token on
   }
 }
 

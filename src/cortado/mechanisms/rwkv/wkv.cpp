@@ -6,7 +6,7 @@
 namespace cortado {
 
 // With m_t = max(m_{t-1} - w, k_t), the sums times exp(-m_t) are scans whose exponents are never positive. The result
-// does not depend on m, which therefore has no gradient; the gate does depend on w.
+// does not depend on m, so m has no gradient; the gate depends on w.
 Tensor wkv(const Tensor& k, const Tensor& v, const Tensor& w, const Tensor& u, WkvState* state,
            const OptionalTensor& cu_seqlens) {
   OptionalTensor numerator, denominator, maximum;
@@ -17,10 +17,10 @@ Tensor wkv(const Tensor& k, const Tensor& v, const Tensor& w, const Tensor& u, W
   }
   const auto [m4, before4, last] = running_max(k.unsqueeze(2), maximum, cu_seqlens, w.unsqueeze(0));
   const Tensor m = m4.squeeze(2), before = before4.squeeze(2);
-  const Tensor gate = (before - m) - w, weight = (k - m).exp();  // the difference of maxima first: it is exact
+  const Tensor gate = (before - m) - w, weight = (k - m).exp();  // difference of the maxima first, because it is exact
   const auto [sums, last_sum] = elementwise_scan(gate, weight * v, numerator, cu_seqlens);
   const auto [totals, last_total] = elementwise_scan(gate, weight, denominator, cu_seqlens);
-  // The current token is read with u in place of its decay: what comes before it, and itself.
+  // The read combines the sums before the current token with the token itself, weighted by exp(k + u).
   const auto past = [&](const Tensor& x, const OptionalTensor& start) {
     return std::get<0>(shift(x, start ? std::optional<Tensor>(start->unsqueeze(1)) : std::nullopt, cu_seqlens));
   };

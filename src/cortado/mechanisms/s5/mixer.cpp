@@ -1,4 +1,4 @@
-// s5: one multi-input multi-output system with a diagonal complex state, and a gated gelu.
+// s5: one multi-input, multi-output system with a diagonal complex state, and a gated gelu.
 #include <cmath>
 
 #include "cortado/mechanisms/mechanism.h"
@@ -31,7 +31,7 @@ class S5Mixer : public Mixer {
     initialize_hippo();
   }
 
-  // Token by token in real arithmetic: Λ = -λ + iω, h = p + iq.
+  // Token by token, in real arithmetic: Λ = -λ + iω, h = p + iq.
   Tensor reference(const Tensor& x) override {
     const Tensor decay = log_decay_.exp(), step = log_step_.exp(), norm = decay.square() + frequency_.square();
     const Tensor size = (-decay * step).exp();
@@ -73,17 +73,19 @@ class S5Mixer : public Mixer {
     return output(x, system(x.to(wide_type(x)), batch, state));
   }
 
-  // The normal part of HiPPO-LegS, -I/2 + S with S skew-symmetric, in its eigenvectors: Λ = -1/2 ± iω, of each pair the
-  // one with ω > 0; B and C are random real matrices seen in that basis.
+  // Initialises by the normal part of HiPPO-LegS, -I/2 + S with S skew-symmetric, in the basis of its eigenvectors. Λ =
+  // -1/2 ± iω; of each conjugate pair the one with ω > 0 is kept. B and C are random real matrices expressed in that
+  // basis.
   void initialize_hippo() {
     const at::NoGradGuard no_grad;
     const int64_t size = 2 * states_;
     const Tensor root = (2 * at::arange(size, at::kDouble) + 1).sqrt();
     const Tensor lower = at::outer(root, root).tril(-1) * -0.5;
     const Tensor skew = lower - lower.t();
-    // S = V iω V*: -iS is Hermitian, its eigenvalues ω come in ascending order.
+    // S = V iω V*: -iS is Hermitian, and its eigenvalues ω come in ascending order.
     auto [omega, vectors] = at::linalg_eigh(at::complex(at::zeros_like(skew), -skew));
-    // A vector's phase is free, and LAPACK's choice differs between machines: the first entry, never 0, is positive.
+    // The phase of an eigenvector is arbitrary, and LAPACK's choice differs between machines. It is fixed by making the
+    // first entry, which is never 0, positive.
     const Tensor basis = vectors.narrow(1, states_, states_) * at::sgn(vectors[0].narrow(0, states_, states_)).conj();
     frequency_.copy_(omega.narrow(0, states_, states_));
     Tensor b = at::empty({size, dim_}, at::kDouble), c = at::empty({dim_, size}, at::kDouble);
@@ -96,7 +98,7 @@ class S5Mixer : public Mixer {
     }
   }
 
-  // u [B,T,D], wide: what the system makes of it, in u's type also under autocast.
+  // The system's output for u [B,T,D], which is float32 or float64. Computed in u's type, also under autocast.
   Tensor system(const Tensor& u, const Batch& batch, SequenceState* state) const {
     const NoAutocast as_given;
     const auto wide = u.scalar_type();
@@ -127,7 +129,7 @@ class S5Mixer : public Mixer {
   bool causal_;
   Tensor log_step_, log_decay_, frequency_;  // [N]
   Tensor b_;                                 // B [N, D, 2]
-  Tensor c_, c_back_;                        // C [D, N, 2]; c_back_: of the state that runs backwards
+  Tensor c_, c_back_;                        // C [D, N, 2]; c_back_: C of the backward state
   Tensor skip_;                              // [D]
   std::shared_ptr<Linear> gate_;
 };

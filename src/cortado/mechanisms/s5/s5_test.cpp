@@ -5,7 +5,7 @@
 namespace cortado::s5_test {
 namespace {
 
-// Half as many states as channels, but one at least.
+// By default half as many states as channels, and at least one.
 TEST(S5, StatesByDefault) {
   for (const auto& [dim, states] : {std::pair{1, 1}, {2, 1}, {3, 1}, {4, 2}, {24, 12}}) {
     MixerContext context;

@@ -1,4 +1,4 @@
-// What the mixers with softmax attention over tokens share: soft-cap, and going on from a cache.
+// The base of mixers with softmax attention over tokens: soft-cap, and continuing from a cache.
 #pragma once
 
 #include "cortado/mechanisms/shared/projected.h"
@@ -6,9 +6,9 @@
 
 namespace cortado {
 
-// What of the attention's options does not change from call to call is a layer's setting.
+// The options of window attention that a layer fixes by its settings; the others change from call to call.
 struct AttentionSettings : ProjectionSettings, WindowAttentionOptions {
-  // The projections', their norms and gate, "softcap" and "scale"; "window" is read by sliding_window.
+  // Reads the settings of the projections, their norms and gate, "softcap" and "scale". sliding_window reads "window".
   static AttentionSettings read(JsonReader& settings, const MixerContext& context) {
     AttentionSettings read{ProjectionSettings::read(settings, context), {}};
     read_scores(settings, read);
@@ -16,7 +16,7 @@ struct AttentionSettings : ProjectionSettings, WindowAttentionOptions {
     read.causal = context.causal;
     return read;
   }
-  // And the projections' convolutions.
+  // As read(), and the settings of the projections' convolutions.
   static AttentionSettings read_all(JsonReader& settings, const MixerContext& context) {
     AttentionSettings all = read(settings, context);
     all.read_convolutions(settings);
@@ -24,7 +24,7 @@ struct AttentionSettings : ProjectionSettings, WindowAttentionOptions {
   }
 };
 
-// o = W_o softmax(q kᵀ / √d) v per head.
+// y = W_o softmax(q kᵀ / √d) v, per head.
 class AttentionMixer : public ProjectedMixer {
  public:
   AttentionMixer(std::string name, const AttentionSettings& settings, int64_t dim)
@@ -50,10 +50,10 @@ class AttentionMixer : public ProjectedMixer {
     return output(attend(p.q, keys, attention).to(x.scalar_type()), x);
   }
 
-  // The keys to attend to, old and new; leaves them in the state.
+  // Returns old and new keys and values to attend to, and updates the state.
   virtual JoinedKeys advance(const Tensor& k, const Tensor& v, const Batch& batch, SequenceState& state) = 0;
 
-  // Softmax over those keys, [B,T,H,d].
+  // Softmax attention of q over `keys`, [B,T,H,d].
   virtual Tensor attend(const Tensor& q, const JoinedKeys& keys, const WindowAttentionOptions& options) const {
     return attend_joined(q, keys, options);
   }

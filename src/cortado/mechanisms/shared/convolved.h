@@ -1,4 +1,4 @@
-// A linear map with a short convolution behind it: an option of the queries, keys and values of linear mechanisms.
+// A linear map followed by a short convolution: an option of q, k and v in linear mechanisms.
 #pragma once
 
 #include "cortado/nn/linear.h"
@@ -6,23 +6,23 @@
 
 namespace cortado {
 
-// x [B,T,in] -> [B,T,out]: a Linear, then a causal depthwise convolution if `convolve` has been called with taps > 0.
-// Not a module itself: the mixer that owns both parts says where among its modules they are and what they are called.
+// Maps x [B,T,in] to [B,T,out]: a Linear, then a causal depthwise convolution if convolve() was called with taps > 0.
+// Not a module itself: the mixer registers both parts under names of its choice.
 class ConvolvedLinear {
  public:
   ConvolvedLinear() = default;
-  // The Linear is `owner`'s module `name`.
+  // Registers the Linear as `owner`'s module `name`.
   ConvolvedLinear(torch::nn::Module& owner, const std::string& name, int64_t in, int64_t out, bool bias = false)
       : linear_(owner.register_module(name, std::make_shared<Linear>(in, out, bias))) {}
 
-  // The convolution beside it, NAME_conv, with the tail "NAME_tail".
+  // Registers the convolution beside the Linear, as NAME_conv; its tail in a state is "NAME_tail".
   static ConvolvedLinear beside(torch::nn::Module& owner, const std::string& name, int64_t in, int64_t out,
                                 int64_t taps, bool bias = false) {
     ConvolvedLinear made(owner, name, in, out, bias);
     made.convolve(owner, name + "_conv", taps, name + "_tail");
     return made;
   }
-  // The convolution within it, NAME.conv, with the tail "NAME_conv".
+  // Registers the convolution within the Linear, as NAME.conv; its tail in a state is "NAME_conv".
   static ConvolvedLinear within(torch::nn::Module& owner, const std::string& name, int64_t in, int64_t out,
                                 int64_t taps, const std::string& activation, bool bias = false) {
     ConvolvedLinear made(owner, name, in, out, bias);
@@ -30,7 +30,7 @@ class ConvolvedLinear {
     return made;
   }
 
-  // The convolution is `owner`'s module `name`; in a SequenceState its tail is called `tail`.
+  // Registers the convolution as `owner`'s module `name`; its tail in a SequenceState is called `tail`.
   void convolve(torch::nn::Module& owner, const std::string& name, int64_t taps, std::string tail,
                 const std::string& activation = "silu") {
     if (taps == 0) return;
@@ -42,10 +42,10 @@ class ConvolvedLinear {
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
     return convolved(linear_->forward(x), batch, state);
   }
-  // By the definition, dense, from zero.
+  // The definition: dense, from the zero state.
   Tensor reference(const Tensor& x) const { return reference_of(linear_->forward(x)); }
 
-  // What is done to the linear map's y.
+  // Convolves y, the output of the linear map.
   Tensor convolved(const Tensor& y, const Batch& batch, SequenceState* state) const {
     return conv_ ? conv_->forward(y, batch, state, tail_) : y;
   }
@@ -67,7 +67,7 @@ class ConvolvedLinear {
   std::string tail_;
 };
 
-// What `mamba` and `mamba2` share: silu(convolution(x)), or silu(x) without one.
+// silu(convolution(x)), or silu(x) without a convolution: shared by `mamba` and `mamba2`.
 inline Tensor convolve(const std::shared_ptr<ShortConvolution>& convolution, const Tensor& x, const Batch& batch,
                        SequenceState* state) {
   return convolution ? convolution->forward(x, batch, state, "conv") : at::silu(x);
@@ -80,7 +80,7 @@ struct Qkv {
   Tensor q, k, v;
 };
 
-// One each for queries, keys and values.
+// The convolved maps of queries, keys and values.
 struct ConvolvedQkv {
   ConvolvedLinear q, k, v;
 

@@ -1,4 +1,4 @@
-// What DeltaNet, Gated DeltaNet and KDA share: everything but the decay.
+// The base of DeltaNet, Gated DeltaNet and KDA. They differ in the decay.
 #pragma once
 
 #include "cortado/mechanisms/mixer.h"
@@ -12,16 +12,16 @@
 
 namespace cortado {
 
-// Defaults of the settings: K's is key_share · D/heads, rounded down, V's value_share · K.
+// Defaults of the settings: K = floor(key_share · D/H), V = value_share · K.
 struct DeltaDefaults {
   double key_share;
   int64_t value_share;
   std::string output_gate;
-  bool low_rank = false;  // the output gate's map has the rank "gate_rank", V
+  bool low_rank = false;  // the output gate's map is a product of two, of rank "gate_rank" (default V)
 };
 
-// q, k = l2(silu(conv(W x))), v = silu(conv(W x)), beta = σ(W x); o by the delta scan; y = W (RMSNorm(o) · act(W_g x)),
-// the norm over each head.
+// q, k = l2(silu(conv(W x))), v = silu(conv(W x)), β = σ(W x); o = delta scan; y = W (RMSNorm(o) · act(W_g x)), normed
+// per head.
 // State: "scan_state" [rows,H,K,V]; with convolutions "q_tail", "k_tail", "v_tail" [rows,taps-1,width].
 class DeltaMixer : public Mixer {
  public:
@@ -37,7 +37,7 @@ class DeltaMixer : public Mixer {
   }
 
   double flops_per_token(int64_t) const override {
-    return weight_flops() + scan_flops(7);  // decay, the answer to k, the correction and the answer to q
+    return weight_flops() + scan_flops(7);  // decay, read at k, correction, read at q
   }
 
   Joining joining() const override { return {std::max<int64_t>(1, taps_), Joining::kDelta}; }
@@ -95,18 +95,18 @@ class DeltaMixer : public Mixer {
     o_ = register_module("o", make_output_linear(value_width, dim));
   }
 
-  // Natural log, <= 0: [B,T,H] or [B,T,H,K]; none = no decay.
+  // The decay's natural log, <= 0: [B,T,H] or [B,T,H,K]; nullopt: no decay.
   virtual OptionalTensor log_decay(const Tensor& x) const = 0;
 
-  int64_t heads_;          // H: of v, beta, the decay and the state
-  int64_t key_heads_;      // of q and k; divides H
+  int64_t heads_;          // H: heads of v, β, the decay and the state
+  int64_t key_heads_;      // heads of q and k; divides H
   int64_t head_dim_;       // K
-  int64_t gate_rank_ = 0;  // of the output gate's map; 0: full
+  int64_t gate_rank_ = 0;  // rank of the output gate's map; 0: full
 
  private:
   static constexpr int64_t kMost = 65536;
 
-  // x·rsqrt(Σx² + 1e-6), in float32 at least.
+  // x·rsqrt(Σx² + 1e-6) in float32 or float64.
   static Tensor l2_normalized(const Tensor& x) {
     const Tensor wide = widen(x);
     return wide * (wide.square().sum(-1, true) + 1e-6).rsqrt();
@@ -127,20 +127,20 @@ class DeltaMixer : public Mixer {
   }
 
   int64_t value_head_dim_;   // V
-  int64_t taps_;             // of the short convolutions; 0 = none
-  bool reflect_;             // beta in (0, 2) and not (0, 1): the state's matrices may have negative eigenvalues
+  int64_t taps_;             // of the short convolutions; 0: none
+  bool reflect_;             // β in (0, 2) instead of (0, 1), so that the transition may have negative eigenvalues
   std::string output_gate_;  // "none", "silu", "sigmoid"
   ConvolvedQkv maps_;
   std::shared_ptr<Linear> beta_, gate_, gate_in_, o_;
   std::shared_ptr<RmsNorm> norm_;
 };
 
-// The decay of Mamba-2, Gated DeltaNet and KDA: g = -exp(A_log) softplus(logits + dt_bias), float32 at least.
+// The decay of Mamba-2, Gated DeltaNet and KDA: g = -exp(A_log) softplus(logits + dt_bias), in float32 or float64.
 // logits [B,T,H(,K)], a_log [H] or [H,1], dt_bias [H(,K)].
 inline Tensor softplus_decay(const Tensor& logits, const Tensor& a_log, const Tensor& dt_bias) {
   return widen(a_log).exp().neg() * at::softplus(widen(logits) + widen(dt_bias));
 }
-// log of A uniform in [least, 16], [heads].
+// Initial A_log [heads]: the log of a uniform draw from [least, 16].
 inline Tensor draw_a_log(int64_t heads, double least) { return at::empty({heads}).uniform_(least, 16.0).log(); }
 
 }  // namespace cortado

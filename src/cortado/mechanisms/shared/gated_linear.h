@@ -1,5 +1,5 @@
-// What `gla`, `retention` and `lightning` share: projections, short convolutions, one gated scan, a norm, an output
-// gate. What each adds is its decay.
+// The base of `gla`, `retention` and `lightning`: projections, short convolutions, one gated scan, a norm, an output
+// gate. They differ in the decay.
 #pragma once
 
 #include "cortado/mechanisms/shared/convolved.h"
@@ -12,17 +12,17 @@ namespace cortado {
 
 struct GatedLinearSettings {
   int64_t heads;
-  int64_t key_dim, value_dim;  // of all heads together
+  int64_t key_dim, value_dim;  // summed over the heads
   int64_t taps = 0;            // of a short convolution with silu on each of q, k and v; 0: none
   std::string feature_map;     // of q and k: "none", "silu", "relu", "elu" (elu + 1)
   bool silu_values = false;
   double scale;            // of q
-  bool norm_heads = true;  // RMSNorm of each head's output, else of all heads' together
+  bool norm_heads = true;  // RMSNorm per head; false: over all heads together
   double norm_eps = 1e-5;
-  bool swish = true;             // output gate silu(W_g x), else σ(W_g x)
+  bool swish = true;             // output gate silu(W_g x); false: σ(W_g x)
   std::optional<Rotary> rotary;  // rotary positions on q and k
 
-  // {"heads", "key_dim", "value_dim", "taps", "feature_map", "norm_eps"}; the scale is K^-1/2.
+  // Reads {"heads", "key_dim", "value_dim", "taps", "feature_map", "norm_eps"}. Sets the scale to K^-1/2.
   static GatedLinearSettings read(JsonReader& settings, const MixerContext& context, int64_t key_dim, int64_t value_dim,
                                   const std::string& feature_map, double norm_eps = 1e-5) {
     GatedLinearSettings read{};
@@ -38,9 +38,9 @@ struct GatedLinearSettings {
   }
 };
 
-// o = W_o (norm(scan(q, k, v, decay)) ⊙ gate(W_g x)).
-// State: "scan_state" [rows, H, K, V], with rotary positions "position" [rows], with convolutions "conv_q", "conv_k",
-// "conv_v".
+// y = W_o (norm(scan(q, k, v, decay)) ⊙ gate(W_g x)).
+// State: "scan_state" [rows, H, K, V]; with rotary positions "position" [rows]; with convolutions "conv_q", "conv_k",
+// "conv_v" [rows, taps-1, width].
 class GatedLinearMixer : public Mixer {
  public:
   GatedLinearMixer(std::string name, const GatedLinearSettings& settings, int64_t dim)
@@ -56,7 +56,7 @@ class GatedLinearMixer : public Mixer {
     norm_ = register_module("norm", std::make_shared<RmsNorm>(together, settings.norm_eps));
   }
 
-  // The scan token by token, as its primitive defines it.
+  // Runs the scan token by token, as the primitive defines it.
   Tensor reference(const Tensor& x) override {
     const Qkv in = operands(maps_.reference(x), Batch{}.positions(x));
     return output(x, std::get<0>(gated_scan_reference(in.q, in.k, in.v, decay(x), "key", settings_.scale)));
@@ -81,7 +81,7 @@ class GatedLinearMixer : public Mixer {
     maps_.declare(layout);
   }
 
-  // Natural logs, <= 0, float32 or float64: [B,T,H,K] or [H].
+  // The decay's natural log, <= 0, float32 or float64: [B,T,H,K] or [H].
   virtual Tensor decay(const Tensor& x) const = 0;
 
   const GatedLinearSettings settings_;
@@ -112,7 +112,7 @@ class GatedLinearMixer : public Mixer {
   std::shared_ptr<RmsNorm> norm_;
 };
 
-// Decays of the heads that never change, as [H] in the type of x's scan.
+// The heads' constant decays as a tensor [H], in the type of a scan over x.
 inline Tensor constant_decay(const std::vector<double>& logs, const Tensor& x) {
   return at::tensor(logs, at::TensorOptions().dtype(at::kDouble)).to(scan_options(x.options()));
 }

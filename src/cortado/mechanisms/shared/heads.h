@@ -1,4 +1,4 @@
-// Small shared parts of the mixers.
+// Small parts that mixers share.
 #pragma once
 
 #include "cortado/base/error.h"
@@ -9,7 +9,7 @@
 
 namespace cortado {
 
-// "heads" of the settings (default: the model's), which must divide `width`; `what` names the width in the error.
+// Reads "heads" (default: the model's), which must divide `width`. `what` names the width in the error.
 inline int64_t read_heads(JsonReader& settings, const MixerContext& context, int64_t width, const char* what) {
   const int64_t heads = settings.integer("heads", 1, 65536, context.heads);
   settings.fail_if(width % heads != 0, what, " (", width, ") is not divisible by heads (", heads, ")");
@@ -19,32 +19,32 @@ inline int64_t read_heads(JsonReader& settings, const MixerContext& context, int
 inline Tensor split_heads(const Tensor& x, int64_t heads) { return x.unflatten(-1, {heads, x.size(-1) / heads}); }
 inline Tensor merge_heads(const Tensor& x) { return x.flatten(2); }
 
-// Two operations for each weight of the linear maps.
+// Operations per token in linear maps: two per weight.
 inline double linear_flops(std::initializer_list<const Linear*> maps) {
   double flops = 0;
   for (const Linear* map : maps) flops += map ? 2.0 * static_cast<double>(map->weight.numel()) : 0.0;
   return flops;
 }
 
-// "scale" and "softcap" of the settings, for the scores of softmax attention: none is 1/√d, and no cap.
+// Reads "scale" (default 1/√d) and "softcap" (default: no cap) of softmax attention's scores.
 template <typename Scores>
 void read_scores(JsonReader& settings, Scores& scores) {
   scores.scale = settings.optional_number("scale", 1e-9, 1e9);
   scores.softcap = settings.optional_number("softcap", 1e-6, 1e9);
 }
 
-// "taps" of the settings, of a short convolution ("conv" to earlier versions): null or 0 for none.
+// Reads "taps" of a short convolution, once called "conv": null or 0 for none.
 inline int64_t read_taps(JsonReader& settings, int64_t fallback = 0) {
   settings.renamed("conv", "taps");
   return settings.integer_or_null("taps", 0, 64, fallback).value_or(0);
 }
 
-// "taps_start" of the settings: whether the convolution starts as the identity, or as random as a matrix.
+// Reads "taps_start": "identity" if the convolution starts as the identity, "normal" if it starts random.
 inline bool read_taps_identity(JsonReader& settings) {
   return settings.choice("taps_start", {"normal", "identity"}, "normal") == "identity";
 }
 
-// "rope_theta" and "rope_scaling" of the settings (default: the model's).
+// Reads "rope_theta" and "rope_scaling" (default: the model's).
 inline Rotary read_angles(JsonReader& settings, const MixerContext& context) {
   const double theta = settings.number("rope_theta", 1.0, 1e12, context.rope_theta);
   const bool own = settings.has("rope_scaling");
@@ -52,8 +52,8 @@ inline Rotary read_angles(JsonReader& settings, const MixerContext& context) {
   return {theta, own ? RotaryScaling::from_json(json, settings.place() + ".rope_scaling") : context.rope_scaling};
 }
 
-// "rotary", "rope_theta" and "rope_scaling" of the settings: none without rotary positions. `channels`: of a head,
-// those that are rotated (all).
+// Reads "rotary", "rope_theta" and "rope_scaling"; nullopt without rotary positions. `channels` is how many of a head's
+// channels are rotated; default: all.
 inline std::optional<Rotary> read_rotary(JsonReader& settings, const MixerContext& context, int64_t head_dim,
                                          bool fallback, std::optional<int64_t> channels = {}) {
   const bool rotary = settings.boolean("rotary", fallback);

@@ -17,9 +17,10 @@ struct IntervalSizes {
   int64_t chunk;
 };
 
-// The scores of one pair of chunks [B,H,Cq,Ck], -inf where hidden; q [B,H,Cq,K], k [B,H,Ck,K], begin, end [B|1,1,Cq,1].
+// The scores [B,H,Cq,Ck] of one chunk of queries and one of keys, -inf where hidden. q [B,H,Cq,K], k [B,H,Ck,K], begin
+// and end [B|1,1,Cq,1].
 struct ChunkPair {
-  Tensor scores, tanh;  // tanh: of the soft-cap, for its derivative
+  Tensor scores, tanh;  // tanh(score/softcap), for the derivative
 };
 ChunkPair score_pair(const Tensor& q, const Tensor& k, const Tensor& begin, const Tensor& end, int64_t first_key,
                      const IntervalSizes& sizes) {
@@ -34,8 +35,8 @@ ChunkPair score_pair(const Tensor& q, const Tensor& k, const Tensor& begin, cons
   return pair;
 }
 
-// Calls visit(query, queries, key, keys, begin, end) for every pair of chunks of which some query sees some key,
-// queries outermost.
+// Calls visit(query, queries, key, keys, begin, end) for every pair of chunks in which some query sees some key.
+// Queries are the outer loop.
 template <typename Visit>
 void for_each_pair(const Tensor& begin, const Tensor& end, int64_t tokens, int64_t keys, int64_t chunk, Visit visit) {
   for (int64_t query = 0; query < tokens; query += chunk) {
@@ -54,7 +55,7 @@ void for_each_pair(const Tensor& begin, const Tensor& end, int64_t tokens, int64
 
 class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
  public:
-  // q, k, v [B,H,T,*] of one type.
+  // q, k, v [B,H,T,*], all of one type.
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& begin, const Tensor& end, double scale, double softcap, int64_t chunk) {
     const IntervalSizes sizes{scale, softcap, chunk};
@@ -76,7 +77,7 @@ class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
                     m.copy_(now);
                   });
     o.div_(sum.masked_fill(sum == 0, 1));
-    const Tensor lse = maximum + sum.log();  // -inf where nothing is seen
+    const Tensor lse = maximum + sum.log();  // -inf for queries that see no key
     ctx->save_for_backward({q, k, v, begin, end, o, lse});
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["softcap"] = softcap;
@@ -84,7 +85,7 @@ class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
     return {o, lse};
   }
 
-  // P = exp(s - lse): dv = P' do, ds = P (do v' - do.o + dlse).
+  // With P = exp(s - lse): dv = Pᵀ do, ds = P (do vᵀ - do·o + dlse).
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &begin = saved[3], &end = saved[4], &o = saved[5];

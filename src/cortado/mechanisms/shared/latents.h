@@ -1,4 +1,4 @@
-// Attention between the tokens of a sequence and a few latents: what `luna`, `linformer` and `perceiver` are made of.
+// Attention between a sequence's tokens and a few latents, shared by `luna`, `linformer` and `perceiver`.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace cortado {
 
-// Latents read a sequence: Y_l = Σ_s softmax_s(q_l·k_s/√d) v_s. q [H,L,d] (the same for every sequence), k, v [B,T,H,d]
-// -> [B|N,H,L,d], float32 (float64 for float64); an empty sequence gives 0.
+// Latents attend to a sequence: Y_l = Σ_s softmax_s(q_l·k_s/√d) v_s. q [H,L,d], equal for all sequences; k, v
+// [B,T,H,d]. Returns [B|N,H,L,d] in float32 (float64 for float64). An empty sequence gives 0.
 inline Tensor latents_read(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch) {
   const NoAutocast in_float32;
   const auto type = accumulation_type({q, k, v});
@@ -18,8 +18,8 @@ inline Tensor latents_read(const Tensor& q, const Tensor& k, const Tensor& v, co
   return sequence_means(theta, v, batch.cu_seqlens).means;
 }
 
-// Tokens read latents: Σ_l softmax_l(q_t·k_l/√d) v_l. q [B,T,H,d]; k, v [B|N,H,L,d], those of the token's sequence.
-// -> [B,T,H,d], q's type.
+// Tokens attend to the latents of their sequence: Σ_l softmax_l(q_t·k_l/√d) v_l. q [B,T,H,d]; k, v [B|N,H,L,d]. Returns
+// [B,T,H,d] in q's type.
 inline Tensor tokens_read(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch) {
   const NoAutocast in_float32;
   const auto type = accumulation_type({q, k, v});
@@ -28,11 +28,11 @@ inline Tensor tokens_read(const Tensor& q, const Tensor& k, const Tensor& v, con
   return read_sequences(at::softmax(scores, -1), v.to(type), batch.cu_seqlens).to(q.scalar_type());
 }
 
-// [L,D] or [N,L,D] -> [H,L,d] or [N,H,L,d], and back.
+// Splits [L,D] or [N,L,D] into heads, [H,L,d] or [N,H,L,d]; merge_latent_heads is the inverse.
 inline Tensor latent_heads(const Tensor& x, int64_t heads) { return split_heads(x, heads).transpose(-3, -2); }
 inline Tensor merge_latent_heads(const Tensor& x) { return x.transpose(-3, -2).flatten(-2); }
 
-// Whole-sequence softmax attention for definitions, dense: q [B,Tq,H,d], k, v [B,Tk,H,d].
+// Softmax attention over the whole sequence, for definitions. Dense: q [B,Tq,H,d], k, v [B,Tk,H,d].
 inline Tensor attention_reference(const Tensor& q, const Tensor& k, const Tensor& v) {
   const Tensor scores = at::einsum("bthd,bshd->bhts", {q, k}) / std::sqrt(static_cast<double>(q.size(3)));
   return at::einsum("bhts,bshd->bthd", {at::softmax(scores, -1), v});

@@ -1,4 +1,4 @@
-// Packed sequences whose memories move on chunk by chunk.
+// Packed sequences for mixers whose memories are updated chunk by chunk.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,9 @@
 
 namespace cortado {
 
-// One sequence after the other, for their chunks end at different places: `read(row, first, count)` reads these tokens
-// behind a state of one row, and moves all but its position on. What the calls give, in order.
+// Reads the sequences one after the other, because their chunks end at different positions. `read(row, first, count)`
+// reads tokens first..first+count-1 after a state of one row and updates all of it except the position. Returns the
+// results of the calls in order.
 template <typename Read>
 auto read_one_by_one(SequenceState& state, const StateLayout& layout, const Tensor& cu_seqlens, const Read& read) {
   const Tensor bounds = cu_seqlens.to(at::kCPU, at::kLong);
@@ -19,7 +20,7 @@ auto read_one_by_one(SequenceState& state, const StateLayout& layout, const Tens
     const int64_t first = bounds[n].item<int64_t>(), count = bounds[n + 1].item<int64_t>() - first;
     rows.push_back(layout.join({state.row(n)}));
     results.push_back(read(rows.back(), first, count));
-    rows.back().at(StateLayout::kPosition) += count;  // by which it has its places
+    rows.back().at(StateLayout::kPosition) += count;  // join() needs it to align the rows
   }
   state = layout.join(rows);
   state.at(StateLayout::kPosition) = position;

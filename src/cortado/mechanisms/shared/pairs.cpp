@@ -11,7 +11,8 @@ Tensor in_order(const Tensor& scores, const Tensor& near, double share) {
   const Tensor higher = sorted.slice(1, 0, -1), lower = sorted.slice(1, 1);
   const Tensor equal = higher.isfinite() & (higher - lower <= at::maximum(higher.abs() * share, near));
   const Tensor apart = equal.logical_not().to(at::kLong);
-  const Tensor group = at::constant_pad_nd(apart.cumsum(1), {0, 0, 1, 0});  // of equals, the highest first
+  // numbers the groups of equal scores, highest first
+  const Tensor group = at::constant_pad_nd(apart.cumsum(1), {0, 0, 1, 0});
   return at::empty_like(group).scatter_(1, order, group).argsort(/*stable=*/true, 1, /*descending=*/false);
 }
 

@@ -11,13 +11,13 @@ namespace {
 
 using Decay = SequenceParts::Decay;
 
-// left_of_decays of gates in any of gated_scan's shapes: [B or 1,T+1,H,K or 1].
+// left_of_decays() for gates g in any of gated_scan's shapes: [B or 1,T+1,H,K or 1].
 Tensor left_of_gates(const Tensor& g, int64_t tokens) {
   const Tensor gates = g.dim() == 1 || g.dim() == 3 ? g.unsqueeze(-1) : g;
   return left_of_decays(g.dim() <= 2 ? gates.expand({1, tokens, -1, -1}) : gates);
 }
 
-// Gates belong to the tokens, or are the same for all of them.
+// Composes with gates that are given per token, or once for all tokens.
 Composition compose(Tensors timed, const OptionalTensor& g, Decay kind, std::function<Composition(const Tensors&)> f) {
   Tensors fixed;
   if (g) (g->dim() >= 3 ? timed : fixed).push_back(*g);

@@ -16,9 +16,9 @@ Tensor draw(at::IntArrayRef sizes, double scale = 1) {
   return (at::randn(sizes, at::kDouble) * scale).requires_grad_();
 }
 
-constexpr int64_t kTokens = 67;  // in pieces of 64
+constexpr int64_t kTokens = 67;  // a piece has 64
 
-// So many numbers a token that a piece is as short as it can be.
+// So many numbers per token that pieces have the minimum length.
 constexpr int64_t kHeads = 16, kKeys = 1024, kValues = 2;
 
 TEST(PartScan, ComposesWhatAGatedScanLeaves) {

@@ -1,4 +1,4 @@
-// What the mixers with one query, key and value a token share: projections, grouped heads, rotary positions.
+// The base of mixers with one query, key and value per token: projections, grouped heads, rotary positions.
 #pragma once
 
 #include "cortado/mechanisms/shared/convolved.h"
@@ -11,15 +11,16 @@ namespace cortado {
 struct ProjectionSettings {
   int64_t heads, kv_heads, head_dim;
   std::optional<Rotary> rotary;            // none: no rotary positions
-  std::optional<int64_t> rotary_dim = {};  // channels of a head that are rotated, the first ones; none: all
+  std::optional<int64_t> rotary_dim = {};  // rotated channels per head, the first ones; nullopt: all
   bool bias = false;                       // of q, k and v
   bool output_bias = false;                // of o
-  std::optional<double> qk_norm = {};      // an RMSNorm over each head of q and k, with this epsilon; none: no norms
-  bool output_gate = false;                // what a head has read, times σ(W_g x), before o
-  int64_t taps = 0;                        // of a short convolution behind each of q, k and v; 0: none
-  bool taps_identity = false;              // it starts as the identity
+  std::optional<double> qk_norm = {};      // epsilon of an RMSNorm over each head of q and k; nullopt: no norms
+  bool output_gate = false;                // multiplies each head's output by σ(W_g x) before o
+  int64_t taps = 0;                        // of a short convolution after each of q, k and v; 0: none
+  bool taps_identity = false;              // the convolution starts as the identity
 
-  // {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rope_scaling", "rotary_fraction", "bias", "output_bias"}
+  // Reads {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rope_scaling", "rotary_fraction", "bias",
+  // "output_bias"}.
   static ProjectionSettings read(JsonReader& settings, const MixerContext& context) {
     ProjectionSettings read = read_sizes(settings, context);
     const double fraction = settings.number("rotary_fraction", 0.0, 1.0, 1.0);
@@ -30,7 +31,7 @@ struct ProjectionSettings {
                      " channels, which cannot be turned in pairs");
     return read;
   }
-  // All but the rotary ones.
+  // As read(), without the rotary settings.
   static ProjectionSettings read_sizes(JsonReader& settings, const MixerContext& context) {
     ProjectionSettings read{};
     read.heads = settings.integer("heads", 1, 65536, context.heads);
@@ -45,12 +46,12 @@ struct ProjectionSettings {
     return read;
   }
 
-  // {"qk_norm", "norm_eps", "output_gate"}, as Qwen3-Next has them.
+  // Reads {"qk_norm", "norm_eps", "output_gate"}, named as in Qwen3-Next.
   void read_norms_and_gate(JsonReader& settings) {
     if (settings.boolean("qk_norm", false)) qk_norm = settings.number("norm_eps", 0.0, 1.0, 1e-6);
     output_gate = settings.boolean("output_gate", false);
   }
-  // {"taps", "taps_start"}
+  // Reads {"taps", "taps_start"}.
   void read_convolutions(JsonReader& settings) {
     taps = read_taps(settings);
     taps_identity = read_taps_identity(settings);
@@ -60,7 +61,7 @@ struct ProjectionSettings {
   int64_t kv_width() const { return kv_heads * head_dim; }
 };
 
-// Query head i goes with key head i·Hkv/H.
+// Query head i uses key head i·Hkv/H (rounded down).
 class ProjectedMixer : public Mixer {
  protected:
   ProjectedMixer(std::string name, const ProjectionSettings& settings, int64_t dim)
@@ -78,37 +79,37 @@ class ProjectedMixer : public Mixer {
   }
 
   struct Projected {
-    Tensor q, k, v;  // [B,T,H,d], [B,T,Hkv,d] twice; q and k rotated
+    Tensor q, k, v;  // [B,T,H,d], [B,T,Hkv,d], [B,T,Hkv,d]; q and k rotated
   };
-  // Going on from the state's "position" and convolutions' tails.
+  // Projects x, continuing from the state's "position" and convolution tails.
   Projected project(const Tensor& x, const Batch& batch, SequenceState* state) const {
     const auto all = linear_maps(x);
     return in_heads({maps_.q.convolved(all[0], batch, state), maps_.k.convolved(all[1], batch, state),
                      maps_.v.convolved(all[2], batch, state)},
                     batch.positions(x, start_of(state, "position")));
   }
-  // By the definition, dense, from zero.
+  // The definition: dense, from the zero state.
   Projected project_reference(const Tensor& x) const {
     const auto all = linear_maps(x);
     return in_heads({maps_.q.reference_of(all[0]), maps_.k.reference_of(all[1]), maps_.v.reference_of(all[2])},
                     Batch{}.positions(x));
   }
-  // By other maps of the same sizes.
+  // Projects by other maps of the same sizes.
   Projected project(const Tensor& x, const Tensor& positions, const Linear& q, const Linear& k, const Linear& v) const {
     return in_heads(forward_all(x, {&q, &k, &v}), positions);
   }
   Tensor output(const Tensor& mixed) const { return o_->forward(merge_heads(mixed)); }
-  // The same behind the output gate, if there is one: x [B,T,D] is what was projected.
+  // The output projection after the output gate, if there is one; x [B,T,D] is the layer's input.
   Tensor output(const Tensor& mixed, const Tensor& x) const {
     if (!gate_) return output(mixed);
     return o_->forward(merge_heads(mixed) * at::sigmoid(gate_->forward(x)));
   }
 
-  // [Hkv, d], a key or a value.
+  // The shape of one token's keys or values, [Hkv, d].
   std::vector<int64_t> pair_shape() const { return {projections_.kv_heads, projections_.head_dim}; }
-  // The convolutions' tails "q_conv", "k_conv" and "v_conv".
+  // Adds the convolutions' tails "q_conv", "k_conv" and "v_conv" to the state.
   void declare_tails(StateLayout& layout) const { maps_.declare(layout); }
-  // "keys" and "values".
+  // Adds the rings "keys" and "values" to the state.
   void declare_ring(StateLayout& layout, const StateLayout::Places& places) const {
     for (const char* name : {"keys", "values"}) layout.ring(name, pair_shape(), places);
   }

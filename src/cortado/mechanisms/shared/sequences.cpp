@@ -99,7 +99,7 @@ Tensor sequence_sums(const Tensor& k, const Tensor& v, const OptionalTensor& cu_
 }
 
 SequenceMeans sequence_means(const Tensor& theta, const Tensor& v, const OptionalTensor& cu_seqlens) {
-  const Tensor m = std::get<2>(running_max(theta, {}, cu_seqlens));  // the last: of the whole sequence
+  const Tensor m = std::get<2>(running_max(theta, {}, cu_seqlens));  // the final maximum, over the whole sequence
   const Tensor peak = m.masked_fill(m == -kInfinity, 0);
   const Tensor keys = (theta - at_tokens(peak, cu_seqlens, theta)).exp();
   const c10::SymInt values = v.sym_size(3);

@@ -1,4 +1,4 @@
-// What the mechanisms that attend to M slots share: `gated_slot`, `abc`, `blurry_window`.
+// Attention over M slots, shared by `gated_slot`, `abc` and `blurry_window`.
 #pragma once
 
 #include <functional>
@@ -9,19 +9,19 @@
 
 namespace cortado {
 
-// Slots hold keys and values, K~_t [M,K] and V~_t [M,V], written by one recurrence. o_t = V~_tᵀ softmax_M(K~_t q_t ·
-// scale) is then two passes of a scan with a softmax between: the first reads its state along the channels, the second
-// along the slots.
+// Slots hold keys K~_t [M,K] and values V~_t [M,V], both written by one recurrence. o_t = V~_tᵀ softmax_M(K~_t q_t ·
+// scale) takes two passes of a scan with a softmax between them: the first reads its state along the channels, the
+// second along the slots.
 struct SlotInputs {
   Tensor q, k, v;  // [B,T,h,K], [B,T,h,K], [B,T,h,V]
   double scale;
   OptionalTensor key_state, value_state;  // [B|N,H,M,K], [B|N,H,M,V]
-  OptionalTensor normalizer = {};         // [B,T,H,M]: what the scan's slots have to be divided by
-  OptionalTensor hidden = {};             // bool, broadcast to [B,T,H,M]: slots that are not attended to
+  OptionalTensor normalizer = {};         // [B,T,H,M]: divides the slots of the scan
+  OptionalTensor hidden = {};             // bool, broadcast to [B,T,H,M]: slots excluded from the softmax
 };
 
-// One pass: scans x with the mechanism's weights and decays, reads with q along the "slot"s or the "channel"s, from a
-// state. Returns (reads, last state).
+// One pass: scans x with the mechanism's weights and decays from the state `start`, and reads with q along "slot" or
+// "channel". Returns (reads, final state).
 using SlotPass = std::function<TensorTuple<2>(const Tensor& q, const Tensor& x, std::string_view read, double scale,
                                               const OptionalTensor& start)>;
 
@@ -34,14 +34,14 @@ struct SlotResult {
 
 SlotResult attend_slots(const SlotInputs& in, const SlotPass& pass);
 
-// The type that q, k, v and the weights of a gated scan's passes should have: `type`, or where a GPU has kernels for it v's
-// own; scores are wide anyway.
+// The type in which a gated scan's passes take q, k, v and the weights: `type`, or v's own where a GPU has kernels for
+// it. Scores are float32 at least in either case.
 at::ScalarType slot_operands(const Tensor& q, const Tensor& v, const c10::SymInt& slots, at::ScalarType type);
 
-// A pass that is a gated scan: weights [B,T,Hs,M], gate [B,T,h,M] logs or none.
+// A pass by gated_scan: weights [B,T,Hs,M], gate [B,T,h,M] (logs) or none.
 SlotPass gated_slot_pass(const Tensor& weights, const OptionalTensor& gate, const OptionalTensor& cu_seqlens);
 
-// Slots in a SequenceState: "key_state" [rows,H,M,d], "value_state" [rows,H,M,d].
+// Adds the slots to the state: "key_state" and "value_state" [rows,H,M,d].
 inline void declare_slots(StateLayout& layout, int64_t heads, int64_t slots, int64_t head_dim) {
   layout.scan("key_state", {heads, slots, head_dim});
   layout.scan("value_state", {heads, slots, head_dim});
@@ -51,7 +51,7 @@ inline void keep_slots(SequenceState* state, const SlotResult& result) {
   keep(state, {{"key_state", result.key_state}, {"value_state", result.value_state}});
 }
 
-// The scores' scale: K^-1/2 of q [B,T,H,K] unless given.
+// The scale of the scores: `scale`, or K^-1/2 for q [B,T,H,K].
 double slot_scale(std::optional<double> scale, const Tensor& q);
 
 }  // namespace cortado

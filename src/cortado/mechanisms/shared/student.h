@@ -1,4 +1,4 @@
-// Mixers that stand in for softmax attention and can learn from it.
+// Interfaces of mixers that replace softmax attention and learn from it.
 #pragma once
 
 #include <string>
@@ -8,14 +8,15 @@
 
 namespace cortado {
 
-// A mixer with the projections q, k, v and o of the softmax layer that it replaces, and parameters of its own, which
-// are to make up for what it does not see.
+// A mixer with the projections q, k, v and o of the softmax layer that it replaces. Its own parameters make up for the
+// pairs that it does not see exactly.
 class SoftmaxStudent {
  public:
   virtual ~SoftmaxStudent() = default;
 
-  // What softmax attention over all earlier tokens and what this mixer make of the same q, k and v, [B,T,H,d] before
-  // the output projection. Both start from x [B,T,D] of whole sequences; no gradient is needed but that of learned().
+  // Outputs of softmax attention over all earlier tokens (teacher) and of this mixer (student) for the same q, k and v:
+  // [B,T,H,d], before the output projection. x [B,T,D] holds whole sequences. Only parameters of learned() need
+  // gradients.
   struct Lesson {
     Tensor teacher, student;
   };
@@ -24,28 +25,30 @@ class SoftmaxStudent {
   // The output projection, [B,T,H,d] -> [B,T,D].
   virtual Tensor project_output(const Tensor& mixed) const = 0;
 
-  // The shortest sequence in which it does not see all that softmax attention sees.
+  // The shortest sequence for which its output differs from softmax attention's.
   virtual int64_t shortest_lesson() const { return 1; }
 
-  // Names of the parameters that the softmax layer does not have. None: these settings stand in for no softmax layer.
+  // Names of the parameters that the softmax layer does not have. Empty: with these settings it replaces no softmax
+  // layer.
   virtual std::vector<std::string> learned() const = 0;
 
-  // Of x [B,T,D], what the key maps of its latents, "latent_k.weight" [L,D], read: [B,T,D]. Undefined: it has none.
+  // The input of its latents' key map "latent_k.weight" [L,D], computed from x [B,T,D]: [B,T,D]. Undefined: it has
+  // none.
   virtual Tensor latent_inputs(const Tensor& /*x*/) const { return {}; }
 };
 
 // A student with latents and a cache of exact pairs. Each key head has two scores per token, both linear in the layer's
-// input: one for pairs that last, one for pairs that fade. "score_weight" [2 Hkv,D] and "score_bias" [2 Hkv] hold them,
-// head by head.
+// input: one for pairs that last, one for pairs that fade. Parameters: "score_weight" [2 Hkv,D] and "score_bias" [2
+// Hkv], two rows per head.
 class CacheStudent {
  public:
   virtual ~CacheStudent() = default;
 
   virtual bool learns_score() const = 0;
 
-  // Of x [B,T,D], whole sequences: what softmax attention over all earlier tokens gives, [B,T,H,d] before the output
-  // projection, and what it looks back to: the weight of pair s for query t, the largest of the query heads of a key
-  // head, [B,Hkv,T,T]; 0 where the pair is exact without a cache, less than `behind` tokens before the query.
+  // For whole sequences x [B,T,D]: the output of softmax attention over all earlier tokens, [B,T,H,d] before the output
+  // projection, and the weights [B,Hkv,T,T] of pair s for query t, the largest among a key head's query heads. A weight
+  // is 0 where the pair is exact without a cache, fewer than `behind` tokens before the query.
   struct LookBack {
     Tensor teacher, weights;
     int64_t behind = 0;
@@ -53,13 +56,13 @@ class CacheStudent {
   virtual LookBack look_back(const Tensor& x) const = 0;
 };
 
-// The mixer as one; null where it is none.
+// The mixer's CacheStudent interface; null if it has none or learns no score.
 inline const CacheStudent* cache_student_of(const Mixer& mixer) {
   const auto* student = dynamic_cast<const CacheStudent*>(&mixer);
   return student && student->learns_score() ? student : nullptr;
 }
 
-// The mixer as a student; null where it is none.
+// The mixer's SoftmaxStudent interface; null if it has none or learns nothing.
 inline const SoftmaxStudent* student_of(const Mixer& mixer) {
   const auto* student = dynamic_cast<const SoftmaxStudent*>(&mixer);
   return student && !student->learned().empty() ? student : nullptr;

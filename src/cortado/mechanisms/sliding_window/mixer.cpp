@@ -6,8 +6,8 @@
 namespace cortado {
 namespace {
 
-// State: "keys", "values" [rows, P, Hkv, d], the last P <= w - 1, oldest first, right-aligned; "position" [rows]; with
-// taps the tails "q_conv", "k_conv", "v_conv".
+// State: "keys", "values" [rows, P, Hkv, d], the last P <= w - 1 pairs, oldest first, right-aligned; "position" [rows];
+// with taps also the tails "q_conv", "k_conv", "v_conv".
 class SlidingWindowMixer : public AttentionMixer {
  public:
   SlidingWindowMixer(JsonReader& settings, const MixerContext& context)
@@ -52,7 +52,7 @@ const Mechanism kSlidingWindow = {
     .primitives = {"window_attention", "short_conv"},
     .bidirectional = true,
     .make = construct<SlidingWindowMixer>,
-    .compare = R"({"window": 129})",  // Macchiato's: the paper's 128 and the token itself
+    .compare = R"({"window": 129})",  // as Macchiato's: the paper's 128 and the current token
     .memory =
         MemoryKind{.name = "window",
                    .options = {{.name = "window", .help = "pairs in the window", .high = 1 << 24, .fallback = 64}}},

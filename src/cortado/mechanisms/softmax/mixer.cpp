@@ -5,7 +5,7 @@
 namespace cortado {
 namespace {
 
-// `cache` with room for `places`, in whole blocks. Its type stays: it may be shorter than that of the keys.
+// Enlarges `cache` to at least `places` tokens, in whole blocks. Keeps its type, which may be shorter than the keys'.
 Tensor with_room(const Tensor& cache, int64_t used, int64_t places) {
   if (cache.size(1) >= places) return cache;
   const int64_t blocks = (places + SoftmaxMixer::kCacheBlock - 1) / SoftmaxMixer::kCacheBlock;
@@ -38,7 +38,7 @@ JoinedKeys SoftmaxMixer::advance(const Tensor& k, const Tensor& v, const Batch& 
     used_places = at::full_like(used_places, keys.size(1));
     return joined;
   }
-  // Decoding and dense prefill: written into the spare room, without copying what is there.
+  // Decoding and dense prefill: writes into the spare memory, without copying the cache.
   const int64_t total = used + k.size(1);
   keys = with_room(keys, used, total);
   values = with_room(values, used, total);

@@ -1,4 +1,4 @@
-// softmax: attention over every earlier token, with a cache of keys and values that grows.
+// softmax: attention over all earlier tokens, with a growing cache of keys and values.
 #pragma once
 
 #include "cortado/mechanisms/mechanism.h"
@@ -8,9 +8,10 @@ namespace cortado {
 
 extern const Mechanism kSoftmax;
 
-// State: "keys", "values" [rows, capacity, Hkv, d] (capacity grows in blocks of kCacheBlock), "used" [rows]: places
-// taken, the same in every row; "position" [rows]: tokens seen; with taps the tails "q_conv", "k_conv", "v_conv". A row with fewer tokens than `used` has them at the
-// right end. The cache may be of a shorter type than the keys (LanguageModel::set_cache_type).
+// State: "keys", "values" [rows, capacity, Hkv, d], where capacity grows in blocks of kCacheBlock; "used" [rows], the
+// number of entries in use, equal in all rows; "position" [rows], the tokens seen; with taps also the tails "q_conv",
+// "k_conv", "v_conv". A row with fewer tokens than `used` has them right-aligned. The cache may have a shorter type
+// than the keys (LanguageModel::set_cache_type).
 class SoftmaxMixer : public AttentionMixer {
  public:
   static constexpr int64_t kCacheBlock = 256;

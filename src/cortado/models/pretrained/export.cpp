@@ -20,7 +20,7 @@ void expect(bool fits, const std::string& what) {
   fail_input_if(!fits, "[export] Hugging Face's Llama, Mistral, Qwen2 and Gemma-2 have no ", what);
 }
 
-// The layer's attention, and its window.
+// The layer's attention settings, with its window.
 AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
   const Json& mixer = config.layers[layer];
   JsonReader reader(mixer, concat("layers[", layer, "]"));
@@ -64,7 +64,7 @@ const char* class_of(const PretrainedDecoder& decoder) {
   return "mistral";
 }
 
-// "sliding_window" and "layer_types", the windows' one size.
+// Adds "sliding_window" and "layer_types". All windows must have one size.
 void add_windows(Json& json, const PretrainedDecoder& decoder, const std::string& type) {
   std::optional<int64_t> size;
   Json types = Json::array();
@@ -81,7 +81,7 @@ void add_windows(Json& json, const PretrainedDecoder& decoder, const std::string
   if (type == "mistral") return;
   json["layer_types"] = types;
   if (type == "gemma2" && !size)
-    json["sliding_window"] = decoder.model.context > 0 ? decoder.model.context : 4096;  // of no layer
+    json["sliding_window"] = decoder.model.context > 0 ? decoder.model.context : 4096;  // used by no layer
   if (type == "qwen2") json["use_sliding_window"] = size.has_value();
   if (type == "qwen2") json["max_window_layers"] = first;
 }
@@ -169,7 +169,7 @@ void export_hugging_face(const LanguageModel& model, const std::string& folder, 
   visit_weights(decoder, [&](const PretrainedWeight& weight) {
     if (interrupt_requested()) throw Failure("[export] stopped");
     Tensor tensor = weights[weight.name].detach();
-    if (decoder.gemma() && weight.is_norm()) tensor = tensor - 1;  // theirs multiply by 1 + w
+    if (decoder.gemma() && weight.is_norm()) tensor = tensor - 1;  // their norms multiply by 1 + w
     file.tensors.emplace_back(weight.hugging_face, tensor.to(dtype));
   });
   write_safetensors(folder + "/model.safetensors", file);

@@ -16,9 +16,9 @@ bool is_there(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-using NamedViews = std::map<std::string, Tensor>;  // of the mapped files
+using NamedViews = std::map<std::string, Tensor>;  // views of the mapped files
 
-// `wanted`: the tensors that the index says are in this file; null: all of it.
+// `wanted`: the tensors that the index assigns to this file; null: all of them.
 void add_file(const std::string& path, const std::set<std::string>* wanted, NamedViews& tensors) {
   const TensorFile file = map_safetensors(path);
   for (const auto& [name, tensor] : file.tensors) {

@@ -9,10 +9,10 @@
 
 namespace cortado {
 
-// FOLDER/config.json. Python writes infinities, which JSON has not: they become 1e308.
+// Reads FOLDER/config.json. Infinities, which Python writes and JSON does not have, become 1e308.
 Json folder_config(const std::string& folder);
 
-// Views of the mapped files. What is missing or damaged: InputError.
+// Views of the tensors in the mapped files. Throws InputError for missing and damaged files.
 std::map<std::string, Tensor> folder_tensors(const std::string& folder);
 
 }  // namespace cortado

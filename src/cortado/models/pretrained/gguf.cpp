@@ -8,9 +8,9 @@ namespace cortado {
 namespace {
 
 constexpr int64_t kMostLayers = 10000;
-constexpr const char* kRopeFactors = "rope_freqs.weight";  // of Llama 3: what each frequency is divided by
+constexpr const char* kRopeFactors = "rope_freqs.weight";  // of Llama 3: divisors of the frequencies
 
-// What a file's metadata and tensors say about its decoder.
+// Reads a decoder's description from a file's metadata and tensors.
 class GgufDecoder {
  public:
   explicit GgufDecoder(std::shared_ptr<const GgufFile> file) : file_(std::move(file)), metadata_(file_->metadata()) {
@@ -58,7 +58,7 @@ class GgufDecoder {
     const GgufTensor* embedding = file_->find("token_embd.weight");
     file_->fail_if(!embedding || embedding->shape.size() != 2, "has no tensor \"token_embd.weight\" of two dimensions");
     model.vocabulary = embedding->shape.front();
-    // Gemma-2 slides in every second layer, from the first on.
+    // Gemma-2 has a window in every second layer, starting with the first.
     const int64_t window = metadata_.integer(key("attention.sliding_window"), 0, 1 << 30, decoder_.gemma() ? 4096 : 0);
     const int64_t layers = size("block_count", kMostLayers);
     for (int64_t layer = 0; layer < layers; ++layer) {
@@ -74,7 +74,7 @@ class GgufDecoder {
                    " channels a head, which is not supported");
     decoder_.attention.rotary = Rotary(metadata_.number(key("rope.freq_base"), 1.0, 1e12, 1e4));
     RotaryScaling& scaling = decoder_.attention.rotary->scaling;
-    // As llama.cpp: a factor without a type is linear, and so is what its first files call "scale_linear".
+    // As llama.cpp: a factor without a type is linear, and so is "scale_linear" of its first files.
     const double early = metadata_.number(key("rope.scale_linear"), 0.0, 1e9, 0.0);
     const double factor = metadata_.number(key("rope.scaling.factor"), 0.0, 1e9, early);
     const std::string type = metadata_.text(key("rope.scaling.type"), factor > 0 ? "linear" : "none");
@@ -104,7 +104,8 @@ class GgufDecoder {
     };
     attention.softcap = cap("attn_logit_softcapping", 50.0);
     decoder_.model.final_softcap = cap("final_logit_softcapping", 30.0);
-    // The file does not say: of the three sizes the largest, of 46 layers, divides by √(D/H), not √head_dim.
+    // The file does not say it: the largest of Gemma-2's three sizes, with 46 layers, divides the scores by √(D/H), not
+    // √head_dim.
     const int64_t divisor = decoder_.layers() == 46 ? decoder_.model.dim / attention.heads : attention.head_dim;
     if (divisor != attention.head_dim) attention.scale = 1 / std::sqrt(static_cast<double>(divisor));
   }
@@ -127,8 +128,8 @@ PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file) {
     const bool q = weight.gguf.find(".attn_q.") != std::string::npos,
                k = weight.gguf.find(".attn_k.") != std::string::npos;
     if (!llama || (!q && !k)) return tensor;
-    // Llama's files have the rows of each head as pairs (0, d/2), (1, d/2 + 1), ..., for rotations of neighbours; ours
-    // turn halves: rows 0 .. d/2 - 1, then the others.
+    // Llama's GGUF files order the rows of a head as pairs (0, d/2), (1, d/2 + 1), ..., to rotate neighbours. Our
+    // rotation pairs halves: rows 0 .. d/2 - 1 come first, then the others.
     const int64_t heads = q ? attention.heads : attention.kv_heads;
     const Tensor pairs = tensor.reshape({heads, attention.head_dim / 2, 2, -1});
     return pairs.transpose(1, 2).reshape(tensor.sizes());

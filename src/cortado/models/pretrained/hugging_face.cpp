@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMost = int64_t{1} << 40;
 
-// "layer_types" of transformers 5, or by `is_sliding` of the layer's number.
+// Reads "layer_types" of transformers 5, or asks `is_sliding` for each layer's number.
 void read_windows(JsonReader& config, PretrainedDecoder& decoder, std::optional<int64_t> window,
                   const std::function<bool(int64_t)>& is_sliding) {
   const int64_t layers = config.integer("num_hidden_layers", 1, 10000);
@@ -54,7 +54,7 @@ void read_sizes(JsonReader& config, PretrainedDecoder& decoder) {
 void expect_activation(JsonReader& config, const std::string& wanted) {
   const std::string fallback = config.text("hidden_act", wanted);
   const std::string activation = config.text("hidden_activation", fallback);
-  // Gemma's first files say "gelu" and mean its approximation by tanh.
+  // Gemma's first files say "gelu" and mean the tanh approximation.
   const bool early = wanted == "gelu_pytorch_tanh" && !config.has("hidden_activation");
   config.fail_if(activation != wanted && !(early && activation == "gelu"), "activation \"", activation,
                  "\" is not supported; supported: ", wanted);
@@ -68,7 +68,7 @@ void read_gemma(JsonReader& config, PretrainedDecoder& decoder) {
   attention.bias = attention.output_bias = config.boolean("attention_bias", false);
   const double scalar = config.number("query_pre_attn_scalar", 1e-6, 1e9, 256.0);
   if (scalar != static_cast<double>(attention.head_dim)) attention.scale = 1 / std::sqrt(scalar);
-  // null: no cap; absent: the class's own
+  // null: no cap; absent: the class's default.
   const auto cap = [&](const char* key, double usual) {
     return config.says(key) ? config.optional_number(key, 1e-3, 1e6) : std::optional<double>(usual);
   };
@@ -87,7 +87,7 @@ void read_llama(JsonReader& config, const std::string& type, PretrainedDecoder& 
   decoder.attention.output_bias = !qwen && decoder.attention.bias;
   decoder.model.feed_forward_bias = config.boolean("mlp_bias", false);
   std::optional<int64_t> window;
-  int64_t first = 0;  // layer with a window
+  int64_t first = 0;  // first layer with a window
   if (type == "mistral") {
     window = config.says("sliding_window") ? config.optional_integer("sliding_window", 1, 1 << 30) : 4096;
     if (!config.has("num_key_value_heads")) decoder.attention.kv_heads = 8;
@@ -128,10 +128,10 @@ PretrainedSource open_hugging_face(const std::string& folder) {
     const Tensor& tensor = tensors.at(weight.hugging_face);
     fail_input_if(!at::isFloatingType(tensor.scalar_type()), "[import] ", folder, ": \"", weight.hugging_face,
                   "\" is of type ", c10::toString(tensor.scalar_type()), ", expected float32, float16 or bfloat16");
-    // Gemma's norms multiply by 1 + w. Summed and kept in float32: 16 bits would round it.
+    // Gemma's norms multiply by 1 + w. The sum is kept in float32, because 16 bits would round it.
     return gemma && weight.is_norm() ? tensor.to(at::kFloat) + 1 : tensor;
   };
-  // Tables of old Llamas; and the head of a model that has it twice.
+  // Tables of old Llamas, and a tied head that is stored anyway.
   source.is_idle = [=](const std::string& name) {
     return name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
   };

@@ -26,7 +26,7 @@ Json mixer_of(const AttentionSettings& attention, const std::optional<int64_t>& 
   return mixer;
 }
 
-// A norm or a linear map: our name and the formats'; `bias`: it has one beside its weight.
+// A norm or a linear map: our name and the formats' names. `bias`: it has a bias.
 struct Part {
   std::string ours, hugging_face, gguf;
   std::vector<int64_t> shape = {};
@@ -45,7 +45,7 @@ std::vector<Part> layer_parts(const PretrainedDecoder& decoder) {
       {"mixer.v", "self_attn.v_proj", "attn_v", {kv_width, dim}, qkv},
       {"mixer.o", "self_attn.o_proj", "attn_output", {dim, width}, decoder.attention.output_bias},
       {"mixer_post_norm", "post_attention_layernorm", "post_attention_norm", {dim}},
-      // Only Gemma-2's post_attention_layernorm is what its name says.
+      // Only in Gemma-2 is post_attention_layernorm a norm after the attention.
       {"feed_forward_norm", gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm", "ffn_norm", {dim}},
       {"feed_forward.gate", "mlp.gate_proj", "ffn_gate", {hidden, dim}, biased},
       {"feed_forward.up", "mlp.up_proj", "ffn_up", {hidden, dim}, biased},
@@ -55,7 +55,7 @@ std::vector<Part> layer_parts(const PretrainedDecoder& decoder) {
   return parts;
 }
 
-// Every parameter is there with its shape, and nothing else.
+// Checks that every parameter is there with its shape, and no other tensor.
 void check_tensors(const PretrainedSource& source) {
   const std::string where = concat("[import] ", source.decoder.source, ": ");
   std::set<std::string> used;

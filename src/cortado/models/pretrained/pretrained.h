@@ -1,4 +1,4 @@
-// Pretrained models of other programs into the form that everything here reads, and models of ours as they read them.
+// Imports pretrained models of other programs, and exports ours in their formats.
 #pragma once
 
 #include <functional>
@@ -14,23 +14,23 @@
 
 namespace cortado {
 
-// What the files of a pretrained decoder say about it, whatever their format, and our config of it: Llama's
-// architecture and its descendants, which differ in biases, windows, norms and caps.
+// The description of a pretrained decoder, independent of its format: Llama's architecture and its descendants, which
+// differ in biases, windows, norms and caps.
 struct PretrainedDecoder {
-  std::string source;  // for messages
-  // Name, sizes, biases and caps. With post_norm it is a Gemma-2: four norms a layer, GeGLU, embeddings times √D. The
-  // layers, and what all of them have in common, config() adds.
+  std::string source;  // for error messages
+  // Name, sizes, biases and caps. With post_norm it is a Gemma-2: four norms per layer, GeGLU, embeddings times √D.
+  // config() adds the layers and what they share.
   ModelConfig model;
-  AttentionSettings attention{};                // of every layer, but for the window
-  std::vector<std::optional<int64_t>> windows;  // a layer: keys that a query sees, itself included; none: all
+  AttentionSettings attention{};                // of every layer, without the window
+  std::vector<std::optional<int64_t>> windows;  // per layer: the keys that a query sees, its own included; nullopt: all
 
   bool gemma() const { return model.post_norm; }
   int64_t layers() const { return static_cast<int64_t>(windows.size()); }
-  // The one decoder's. Sizes that it cannot have: InputError.
+  // Our config of this decoder. Throws InputError for impossible sizes.
   ModelConfig config() const;
 };
 
-// A parameter: our name of it, and the formats'.
+// One parameter: its name here and in the formats.
 struct PretrainedWeight {
   std::string name;  // "embedding.weight", "layers.3.mixer.q.weight"
   std::string hugging_face, gguf;
@@ -39,45 +39,46 @@ struct PretrainedWeight {
   bool is_norm() const { return name.find("norm") != std::string::npos; }
 };
 
-// Calls `visit` with every parameter, in the order of the model's.
+// Calls `visit` for every parameter, in the model's order.
 void visit_weights(const PretrainedDecoder& decoder, const std::function<void(const PretrainedWeight&)>& visit);
 
-// A pretrained model on disk, of one format or another.
+// A pretrained model on disk, in one of the formats.
 struct PretrainedSource {
   PretrainedDecoder decoder;
-  std::string PretrainedWeight::* name;                     // the format's of a parameter
+  std::string PretrainedWeight::* name;                     // the format's name of a parameter
   std::map<std::string, std::vector<int64_t>> shapes = {};  // every tensor of the source, by the format's name
-  // The parameter as our decoder has it, in whatever floating type; its shape must be the tensor's.
+  // Reads a parameter in our layout, in any floating type. The tensor must have the parameter's shape.
   std::function<Tensor(const PretrainedWeight&)> read = {};
-  // Of tensors that may be there and are not read.
+  // Whether a tensor may be present and is ignored.
   std::function<bool(const std::string& name)> is_idle = {};
 };
 
-// A folder with config.json, and model.safetensors or its shards with model.safetensors.index.json: LlamaForCausalLM,
+// Opens a folder with config.json and model.safetensors, or shards with model.safetensors.index.json: LlamaForCausalLM,
 // Mistral, Qwen2 and Gemma-2, as transformers 4 and 5 write them.
 PretrainedSource open_hugging_face(const std::string& folder);
 
-// A GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2 and gemma2.
+// Opens a GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2 and gemma2.
 PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file);
 
-// A GGUF file, or a Hugging Face folder. Neither: InputError.
+// Opens a GGUF file or a Hugging Face folder. Throws InputError for anything else.
 PretrainedSource open_pretrained(const std::string& path);
 
-// All parameters, checked against what the config needs (missing, of another shape, unknown: InputError) before the
-// first is read. `dtype`: of all of them; none: as they are in the source, blocks of small integers as float32.
+// Reads all parameters. Before the first one is read, throws InputError for parameters that are missing or misshapen
+// and for unknown tensors. `dtype` is the type of all parameters; default: the source's types, with blocks of small
+// integers as float32.
 struct PretrainedModel {
   ModelConfig config;
   NamedTensors weights;
 };
-// Told of parameters: those that have been read, and all.
+// Called with the number of parameters read so far, and of all.
 using ReadProgress = std::function<void(int64_t done, int64_t total)>;
 PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at::ScalarType> dtype = {},
                                 const ReadProgress& progress = {});
 
-// The types of models that are read but are no descendants of Llama (renamed.h), for messages.
+// The model types that are read and are not descendants of Llama (renamed.h), for error messages.
 std::string renamed_types();
 
-// Any pretrained model that is read here, opened: its config is checked, its weights are not read yet.
+// An opened pretrained model of any readable kind: its config is checked, its weights are not read yet.
 struct PretrainedReader {
   int64_t vocabulary;
   std::function<PretrainedModel(std::optional<at::ScalarType> dtype, const ReadProgress& progress)> read;
@@ -87,11 +88,11 @@ PretrainedReader pretrained_reader(const std::string& path);
 // Writes RUN/config.json and RUN/last.safetensors.
 void write_pretrained(const PretrainedModel& model, const std::string& run, const std::string& origin);
 
-// What a Hugging Face config can say about a model of ours: softmax or windows in every layer, rotary positions, RMS
-// norms, SwiGLU (or GeGLU with all that is Gemma-2's). Another model: InputError that names what does not fit.
+// The Hugging Face description of one of our models: softmax or windows in every layer, rotary positions, RMS norms,
+// SwiGLU (or GeGLU with everything else of Gemma-2). Throws InputError that names what does not fit.
 PretrainedDecoder decoder_of(const ModelConfig& config);
 
-// Writes FOLDER/config.json (as transformers 4 had it, which 5 reads as well) and model.safetensors, as the class that
+// Writes FOLDER/config.json (in the form of transformers 4, which 5 reads too) and model.safetensors, as the class that
 // fits: gemma2, qwen2 (biases on q, k and v), mistral (windows) or llama.
 void export_hugging_face(const LanguageModel& model, const std::string& folder, at::ScalarType dtype);
 

@@ -1,5 +1,5 @@
-// Importing: damaged and lying files are refused in one line, whatever is wrong with them. That right ones give the
-// right models is in tests/parity/test_import.py.
+// Imports of damaged and inconsistent files fail with one line. tests/parity/test_import.py tests that right files give
+// right models.
 #include "cortado/models/pretrained/pretrained.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kVocabulary = 32, kDim = 32, kHeads = 4, kKvHeads = 2, kHidden = 64, kLayers = 2;
 
-// A Llama in GGUF: matrices in blocks of Q8_0, norms in F32.
+// A Llama in GGUF, with matrices in Q8_0 blocks and norms in F32.
 GgufBuilder small_llama() {
   GgufBuilder file;
   file.add("general.architecture", "llama");
@@ -61,8 +61,8 @@ PretrainedModel read_gguf(const std::string& bytes) {
   return read_pretrained(open_gguf(std::make_shared<const GgufFile>(bytes, "x.gguf")));
 }
 
-// While one exists, nothing can ask for much more memory than there is now. The address sanitizer reserves so much that
-// this cannot be done with it; it has its own limit on one allocation.
+// Limits the process to little more memory than it uses now. Does nothing under the address sanitizer, which reserves
+// too much for this and has its own limit on one allocation.
 class MemoryLimit {
  public:
   explicit MemoryLimit(uint64_t more) {
@@ -88,13 +88,13 @@ class MemoryLimit {
   bool limited_ = false;
 };
 
-// How many damaged files: CORTADO_FUZZ_CASES.
+// The number of damaged files, from CORTADO_FUZZ_CASES.
 int fuzz_cases() {
   const char* wanted = std::getenv("CORTADO_FUZZ_CASES");
   return wanted ? std::atoi(wanted) : 2000;
 }
 
-// One of several kinds of damage to the first `header` bytes.
+// Damages the first `header` bytes in one of several ways.
 std::string damaged(const std::string& good, size_t header, std::mt19937_64& random) {
   std::string bytes = good;
   const auto below = [&](size_t limit) { return static_cast<size_t>(random() % limit); };
@@ -141,7 +141,7 @@ std::string damaged(const std::string& good, size_t header, std::mt19937_64& ran
   return bytes;
 }
 
-// Reads damaged copies: each is a model after all, or an InputError of one line.
+// Reads damaged copies: each must give a model or an InputError of one line.
 void fuzz(const std::string& good, size_t header, const std::function<void(const std::string&)>& read) {
   std::mt19937_64 random(1);
   const int cases = fuzz_cases();
@@ -209,7 +209,7 @@ TEST(Pretrained, WritesARunThatOpens) {
   }
 }
 
-// As llama.cpp reads them: a factor without a type, and what it was called at first.
+// As llama.cpp: a factor without a type, and its first name.
 TEST(Pretrained, LinearPositionsOfGguf) {
   for (const auto& [key, type] : {std::pair("llama.rope.scale_linear", ""), std::pair("llama.rope.scaling.factor", ""),
                                   std::pair("llama.rope.scaling.factor", "linear")}) {

@@ -23,7 +23,7 @@ void RenamedWeights::convolution(const std::string& ours, const std::string& the
 }
 
 void RenamedWeights::norm(const std::string& ours, const std::string& theirs, int64_t dim, bool zero_centred) {
-  // Summed and kept in float32: 16 bits would round it.
+  // The sum is kept in float32, because 16 bits would round it.
   const auto add_one = [](const Tensor& x) { return x.to(at::kFloat) + 1; };
   map(ours + ".weight", theirs + ".weight", {dim}, zero_centred ? add_one : std::function<Tensor(const Tensor&)>());
 }
@@ -96,7 +96,7 @@ std::optional<RenamedModel> renamed_model(const std::string& folder) {
   return std::nullopt;
 }
 
-// The form that the folder has of it; the first where it has none.
+// The form of the weight that the folder has; the first form if it has none.
 const TheirTensor& form_in(const RenamedWeight& weight, const std::map<std::string, Tensor>& tensors) {
   for (const TheirTensor& form : weight.forms) {
     if (tensors.contains(form.name)) return form;
@@ -104,7 +104,7 @@ const TheirTensor& form_in(const RenamedWeight& weight, const std::map<std::stri
   return weight.forms.front();
 }
 
-// Every tensor has its place, and every place its tensor.
+// Checks that every weight has its tensor, and every tensor a use.
 void check_tensors(const RenamedModel& model, const std::map<std::string, Tensor>& tensors) {
   const std::string where = concat("[import] ", model.source, ": ");
   std::set<std::string> used;
@@ -131,7 +131,7 @@ PretrainedModel read_renamed(const RenamedModel& model, const std::string& folde
   const auto tensors = folder_tensors(folder);
   check_tensors(model, tensors);
   PretrainedModel read{model.config, {}};
-  int64_t done = 0, total = 0;  // of theirs
+  int64_t done = 0, total = 0;  // counted in the source's tensors
   for (const RenamedWeight& weight : model.weights.list)
     total += c10::multiply_integers(form_in(weight, tensors).shape);
   for (const RenamedWeight& weight : model.weights.list) {

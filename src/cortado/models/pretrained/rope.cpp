@@ -3,7 +3,7 @@
 namespace cortado {
 namespace {
 
-// Keys without a value say nothing.
+// Removes keys whose value is null.
 Json without_nulls(const Json& object) {
   Json kept = Json::object();
   for (const auto& [key, value] : object.items()) {
@@ -12,7 +12,8 @@ Json without_nulls(const Json& object) {
   return kept;
 }
 
-// The object of this name; where it has one of its kind for each type of layers, which are then the same, that.
+// The object `name` of the config. If it has one object per layer type, these must be equal, and one of them is
+// returned.
 Json rope_object(JsonReader& config, const std::string& name) {
   const Json object = without_nulls(config.object(name));
   Json chosen;
@@ -29,7 +30,7 @@ Json rope_object(JsonReader& config, const std::string& name) {
   return without_nulls(chosen);
 }
 
-// "type" was its name before transformers 4.43; some files have both.
+// The key was called "type" before transformers 4.43; some files have both.
 std::string read_type(JsonReader& rope) {
   const std::string earlier = rope.text("type", "default");
   const std::string type = rope.text("rope_type", earlier);
@@ -40,7 +41,7 @@ std::string read_type(JsonReader& rope) {
 RotaryScaling read_scaling(JsonReader& rope) {
   const std::string type = read_type(rope);
   RotaryScaling scaling;
-  // transformers writes it beside every kind, and reads it of one.
+  // transformers writes it with every type of scaling, and uses it for one.
   const int64_t original = rope.integer("original_max_position_embeddings", 1, int64_t{1} << 40, 0);
   if (type == "default") return scaling;
   if (type == "linear") {
@@ -58,7 +59,8 @@ RotaryScaling read_scaling(JsonReader& rope) {
   return scaling;
 }
 
-// What stands in the config itself and in rope's object: transformers 5 takes the latter, version 4 the former.
+// A number that may be in the config or in the rope object: transformers 5 reads the latter, version 4 the former. Both
+// must agree.
 double number_of_both(JsonReader& config, JsonReader& rope, const char* key, double low, double high, double usual) {
   const double outer = config.number(key, low, high, usual), inner = rope.number(key, low, high, outer);
   rope.fail_if(config.has(key) && inner != outer, "\"", key, "\" is ", inner, " here and ", outer, " in the config");

@@ -1,4 +1,4 @@
-// Rotary positions as transformers' configs give them.
+// Reads rotary positions from transformers' configs.
 #pragma once
 
 #include "cortado/base/json.h"
@@ -9,12 +9,12 @@ namespace cortado {
 struct PretrainedRope {
   double theta = 1e4;
   RotaryScaling scaling = {};
-  double fraction = 1.0;  // of a head's channels that turn
+  double fraction = 1.0;  // share of a head's channels that are rotated
 };
 
-// "rope_parameters" of transformers 5, or "rope_scaling", which is its earlier name; each may hold "rope_theta" and
-// "partial_rotary_factor", or these stand beside it. InputError: kinds of scaling and keys that are not known here, and
-// two values for one thing.
+// Reads "rope_parameters" of transformers 5, or "rope_scaling", its earlier name. "rope_theta" and
+// "partial_rotary_factor" may be in that object or in the config itself. Throws InputError for unknown kinds of
+// scaling, unknown keys and contradicting values.
 PretrainedRope read_rope(JsonReader& config, double usual_fraction = 1.0);
 
 }  // namespace cortado

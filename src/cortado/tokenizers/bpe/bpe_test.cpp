@@ -51,7 +51,7 @@ TEST(Regex, RefusesWhatItCannotMean) {
   EXPECT_NE(error_of([] { Matcher({"a\\", true}, "x"); }).find("is not a regular expression: "), std::string::npos);
 }
 
-// Letters a..d and some of their strings, in an order that makes merges compete.
+// Tokens over the letters a..d, with merges in an order that makes them compete.
 BpeDefinition letters() {
   BpeDefinition definition;
   definition.tokens = {"a", "b", "c", "d", "aa", "ab", "ba", "bc", "aab", "abc", "cd", "abcd", "dd", "aaaa"};
@@ -59,7 +59,7 @@ BpeDefinition letters() {
   return definition;
 }
 
-// Byte-pair encoding as it is defined: the earliest merge, at its leftmost place, until there is none.
+// Byte-pair encoding as it is defined: applies the earliest merge at its leftmost place, until none applies.
 std::vector<int32_t> by_definition(const BpeDefinition& definition, const std::string& word) {
   std::vector<std::string> parts;
   for (const char c : word) parts.emplace_back(1, c);
@@ -119,7 +119,7 @@ TEST(Bpe, UnknownCharactersFallBackFuseOrVanish) {
   BpeDefinition definition = letters();
   const auto encode = [&](const std::string& text) { return BpeTokenizer(definition, "test").encode(text); };
   using Ids = std::vector<int32_t>;
-  EXPECT_EQ(encode("axya"), (Ids{4}));  // as if they were not there
+  EXPECT_EQ(encode("axya"), (Ids{4}));  // unknown characters vanish
   definition.tokens.push_back("<unk>");
   definition.unknown = 14;
   EXPECT_EQ(encode("axya"), (Ids{0, 14, 14, 0}));
@@ -145,8 +145,8 @@ TEST(Bpe, AddedTokensComeFirst) {
   definition.normalizer = {{"nfc"}};
   const BpeTokenizer tokenizer(definition, "test");
   using Ids = std::vector<int32_t>;
-  EXPECT_EQ(tokenizer.encode("a<s>>b<s>c"), (Ids{0, 15, 1, 14, 2}));  // the longest
-  EXPECT_EQ(tokenizer.encode("W aW b"), (Ids{16, 20, 0, 20, 1}));     // not within a word
+  EXPECT_EQ(tokenizer.encode("a<s>>b<s>c"), (Ids{0, 15, 1, 14, 2}));  // the longest match
+  EXPECT_EQ(tokenizer.encode("W aW b"), (Ids{16, 20, 0, 20, 1}));     // not inside a word
   EXPECT_EQ(tokenizer.encode("a \nL b R  a"), (Ids{0, 17, 20, 1, 20, 18, 0}));
   EXPECT_EQ(tokenizer.encode("ae\u0301b"), (Ids{0, 19, 1})) << "in the normalised text";
   EXPECT_EQ(tokenizer.encode(""), Ids{});
@@ -289,7 +289,7 @@ std::string corpus() {
   return std::string(folder ? folder : ".") + "/data/tinyshakespeare.txt";
 }
 
-// A model that was learnt here, imported as somebody else's: the same tokens, but for the marks.
+// Imports a model that was trained here as a pretrained one. The tokens are equal, except for control symbols.
 TEST(SentencePieceImport, EqualsTheLearntTokenizer) {
   const TemporaryDirectory learnt, folder;
   const auto native = make_tokenizer("sentencepiece:600", {corpus()});
@@ -303,13 +303,13 @@ TEST(SentencePieceImport, EqualsTheLearntTokenizer) {
     EXPECT_EQ(imported->encode(hard), native->encode(hard)) << hard;
     EXPECT_EQ(imported->decode(imported->encode(hard)), hard);
   }
-  // Control symbols are marks: found in the text, hidden by the stream.
+  // Control symbols are special tokens: encode finds them in the text, StreamDecoder hides them.
   EXPECT_EQ(imported->encode("</s>"), (std::vector<int32_t>{imported->find("</s>")}));
   EXPECT_TRUE(imported->is_special(imported->find("<s>")));
   EXPECT_EQ(saved_and_loaded(*imported, text), text);
 }
 
-// The tokens that the files beside the model name: marks, whole in any text, with the ids that these files give them.
+// Tokens named by the files beside the model: encode finds them whole in any text, with the ids from these files.
 TEST(SentencePieceImport, TokensOfTheFilesBesideIt) {
   const TemporaryDirectory learnt, folder;
   make_tokenizer("sentencepiece:400", {corpus()})->save(learnt.path());
@@ -335,7 +335,7 @@ TEST(SentencePieceImport, TokensOfTheFilesBesideIt) {
     EXPECT_EQ(saved_and_loaded(*with, text), with->decode(with->encode(text)));
   };
   check(false);
-  // What tokenizer_config.json says goes before.
+  // tokenizer_config.json overrides added_tokens.json.
   write_file(config, R"({"added_tokens_decoder": {"400": {"content": "<|im_start|>"}, "402": {"content": "<|im_end|>"},
                          "401": {"content": "plain mark", "special": true}}})");
   write_file(added, R"({"<|im_start|>": 9})");
@@ -367,7 +367,7 @@ TEST(SentencePieceImport, DamagedModels) {
       bad[random.below(bad.size(), serial, i)] ^= static_cast<char>(1 + random.below(255, serial, 10 + i));
     }
     write_file(path, bad);
-    error_of([&] { import_tokenizer(folder.path())->encode("some text"); });  // one line, no crash
+    error_of([&] { import_tokenizer(folder.path())->encode("some text"); });  // an error of one line, no crash
   }
   write_file(path, "");
   EXPECT_NE(error_of([&] { import_tokenizer(folder.path()); }).find("is damaged"), std::string::npos);

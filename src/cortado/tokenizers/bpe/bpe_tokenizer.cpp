@@ -16,7 +16,7 @@ BpeDefinition checked(BpeDefinition definition, const std::string& place) {
   return definition;
 }
 
-// The added tokens that are looked for before (false) or after normalisation (true).
+// The added tokens that are searched before normalisation (`normalized` false) or after it (true).
 std::vector<AddedToken> added_tokens(const BpeDefinition& definition, const TextSteps<NormalizerStep>& normalizer,
                                      bool normalized) {
   std::vector<AddedToken> tokens;

@@ -1,6 +1,7 @@
-// Byte-pair encoding as pretrained models have it: by bytes (GPT-2, Llama 3, Qwen2, SmolLM) or by characters with bytes
-// for the unknown ones (Llama 2, Mistral, Gemma). A text is normalised, added tokens are taken out (text_steps.cpp), it
-// is cut into words (regex.cpp), and their symbols are merged (merges.cpp).
+// Byte-pair encoding of pretrained models: byte-level (GPT-2, Llama 3, Qwen2, SmolLM), or by characters with bytes as a
+// fallback for unknown ones (Llama 2, Mistral, Gemma). Encoding takes four steps: find added tokens and normalise the
+// text (text_steps.cpp), cut it into words (with regular expressions, regex.cpp), and merge the symbols of each word
+// (merges.cpp).
 #pragma once
 
 #include <array>
@@ -23,15 +24,15 @@ struct Span {
   size_t begin, end;
 };
 
-// A pattern, ready to be looked for. Regular expressions are Hugging Face's: written for Oniguruma with Ruby's syntax.
-// ^ and $ match at every line, \s and \w are Unicode's properties, \h is a hexadecimal digit. What PCRE2 would read
-// differently is translated; nested classes, && and {n,m}+ cannot be, and are an InputError that says so.
+// A compiled pattern: a text, or a regular expression in Oniguruma's Ruby syntax, as in Hugging Face's files. ^ and $
+// match at every line, \s and \w are Unicode properties, \h is a hexadecimal digit. Constructs that PCRE2 reads
+// differently are translated. InputError for nested character classes, && and {n,m}+, which cannot be translated.
 class Matcher {
  public:
   Matcher(const Pattern& pattern, const std::string& place);
 
-  // All matches from left to right, in valid UTF-8. An empty match that touches the match before it is none. Safe to
-  // call from several threads.
+  // Finds all matches in valid UTF-8, from left to right. Skips an empty match that touches the match before it. Safe
+  // to call from several threads.
   void find_all(std::string_view text, std::vector<Span>& spans) const;
   std::string replace_all(std::string_view text, std::string_view with) const;
 
@@ -39,10 +40,10 @@ class Matcher {
   int match(std::string_view text, size_t at, Span& span) const;
 
   std::string pattern_;
-  std::shared_ptr<pcre2_real_code_8> code_;  // none: the pattern is the text itself
+  std::shared_ptr<pcre2_real_code_8> code_;  // null: the pattern is a plain text
 };
 
-// A step as it is defined, and its pattern ready to be looked for.
+// A step's definition with its compiled pattern.
 template <typename Definition>
 struct TextStep {
   Definition definition;
@@ -60,38 +61,39 @@ TextSteps<Definition> with_matchers(const std::vector<Definition>& steps, const 
 
 std::string normalize(const TextSteps<NormalizerStep>& steps, std::string text);
 
-// What a token stands for in the middle of a text, or at its beginning; and what is left of the whole text.
+// decode_token returns the text of a token in the middle of a text or, with `first`, at its beginning. finish_text
+// applies the steps that need the whole text ("strip").
 std::string decode_token(const TextSteps<DecoderStep>& steps, const std::string& token, bool first);
 void finish_text(const TextSteps<DecoderStep>& steps, std::string& text);
 
-// Finds added tokens: the leftmost first, of several that begin there the longest.
+// Finds added tokens in a text: the leftmost first, and the longest of those that begin at the same byte.
 class AddedTokenFinder {
  public:
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
-  // Calls `found` for the parts of the text in order: id >= 0 for an added token (with the white space that it takes
-  // along), -1 for what is between.
+  // Calls `found` for the parts of the text in order: with id >= 0 for an added token (including the white space that
+  // it absorbs), with id -1 for the text between.
   void split(std::string_view text, const std::function<void(std::string_view part, int32_t id)>& found) const;
 
  private:
   const AddedToken* longest_at(std::string_view text, size_t at) const;
 
   std::vector<AddedToken> tokens_;                   // longest first
-  std::array<std::vector<uint32_t>, 256> starting_;  // by first byte, into tokens_
+  std::array<std::vector<uint32_t>, 256> starting_;  // indexed by first byte; indices into tokens_
 };
 
 struct Word {
   std::string_view text;
-  bool first;  // begins at the whole text's beginning
+  bool first;  // whether it starts at the beginning of the whole text
 };
 
 class PreTokenizer {
  public:
   explicit PreTokenizer(const std::vector<PreTokenizerStep>& steps);
 
-  // The words of a text. Their bytes are the text's or in `storage`, and live as long as these.
+  // Cuts `text` into words. The words are views of the text or of `storage`; both must outlive them.
   void apply(const Word& text, std::deque<std::string>& storage, std::vector<Word>& words) const;
-  bool bytes() const { return bytes_; }  // the symbols are bytes
+  bool bytes() const { return bytes_; }  // whether the symbols are bytes rather than characters
 
  private:
   using Step = TextStep<PreTokenizerStep>;
@@ -102,7 +104,7 @@ class PreTokenizer {
   bool bytes_ = false;
 };
 
-// Lookup by string_view without making a string.
+// Allows lookup by string_view without constructing a string.
 struct TextHash {
   using is_transparent = void;
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
@@ -110,24 +112,24 @@ struct TextHash {
 template <typename Value>
 using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
 
-// The id of a text; -1 without.
+// Returns the id of a text; -1 if it has none.
 inline int32_t id_in(const TextMap<int32_t>& ids, std::string_view text) {
   const auto found = ids.find(text);
   return found == ids.end() ? -1 : found->second;
 }
 
-// (left token, right token) -> what they become, and how early.
+// Maps a pair of tokens (left, right) to the token that they merge into and the rank of the merge. A hash table.
 class MergeTable {
  public:
   struct Merge {
-    uint32_t rank = kNone;  // the smallest goes first
+    uint32_t rank = kNone;  // the smallest rank merges first
     int32_t token = -1;
     explicit operator bool() const { return rank != kNone; }
   };
   static constexpr uint32_t kNone = ~0U;
 
   void reserve(size_t count);                             // before the first insert
-  void insert(int32_t left, int32_t right, Merge merge);  // the last of equal pairs counts
+  void insert(int32_t left, int32_t right, Merge merge);  // of equal pairs, the last one counts
   Merge find(int32_t left, int32_t right) const;
 
  private:
@@ -141,21 +143,22 @@ class MergeTable {
   int shift_ = 64;
 };
 
-// Two tokens that become one, how early (the smallest rank first), of tokens with scores.
+// Two tokens that merge into one. The smallest rank (the highest score) merges first.
 struct ScoredPair {
   uint32_t rank;
   int32_t token, left, right;
 };
-// Every way to make a token of two; NaN: not by merging. `find`: the id of a text, -1 without.
+// Lists all ways to split a token into two tokens with scores. A token with a NaN score takes no part in merges. `find`
+// returns the id of a text, or -1.
 std::vector<ScoredPair> scored_pairs(const std::vector<float>& scores, const std::vector<std::string>& texts,
                                      const std::function<int32_t(std::string_view text)>& find);
 
 class Merger {
  public:
-  // The definition's ids must have been checked.
+  // The ids in the definition must have been checked (check_definition).
   Merger(const BpeDefinition& definition, bool bytes);
 
-  // What encode keeps of earlier words. Not safe to share between threads.
+  // The tokens of words that were encoded before. Not safe to share between threads.
   using Cache = TextMap<std::vector<int32_t>>;
   void encode(std::string_view word, Cache& cache, std::vector<int32_t>& tokens) const;
 
@@ -167,16 +170,16 @@ class Merger {
   void merge_short(std::vector<int32_t>& symbols) const;
   void merge_long(std::vector<int32_t>& symbols) const;
 
-  TextMap<int32_t> ids_;  // of the tokens' texts, with `bytes` of their bytes
+  TextMap<int32_t> ids_;  // token ids by text; by raw bytes with `bytes`
   MergeTable table_;
-  std::array<int32_t, 256> byte_token_;  // with bytes: of a byte; otherwise of "<0x..>"
+  std::array<int32_t, 256> byte_token_;  // with `bytes`: the token of each byte; otherwise of "<0x..>"
   bool bytes_, byte_fallback_, fuse_unknown_, ignore_merges_;
   int32_t unknown_;
 };
 
 class BpeTokenizer : public Tokenizer {
  public:
-  // `place` for messages: an InputError names it where the definition contradicts itself.
+  // InputError "[place] ..." if the definition contradicts itself.
   BpeTokenizer(BpeDefinition definition, const std::string& place);
   static std::shared_ptr<Tokenizer> load(JsonReader& reader, const std::string& directory);
 
@@ -197,16 +200,16 @@ class BpeTokenizer : public Tokenizer {
 
   BpeDefinition definition_;
   TextSteps<NormalizerStep> normalizer_;
-  AddedTokenFinder raw_;         // looks in the text as it is
-  AddedTokenFinder normalized_;  // in the normalised text
+  AddedTokenFinder raw_;         // searches the original text
+  AddedTokenFinder normalized_;  // searches the normalised text
   PreTokenizer pre_tokenizer_;
   Merger merger_;
   TextSteps<DecoderStep> decoder_;
   TextMap<int32_t> ids_;
-  std::vector<std::string> pieces_;  // what each token stands for in the middle of a text
+  std::vector<std::string> pieces_;  // the text of each token in the middle of a text
   std::vector<bool> special_;
 
-  mutable std::mutex mutex_;  // of cache_: who does not get it uses one of its own
+  mutable std::mutex mutex_;  // protects cache_; a thread that does not get the lock uses a cache of its own
   mutable Merger::Cache cache_;
 };
 

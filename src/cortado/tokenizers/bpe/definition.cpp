@@ -9,7 +9,7 @@
 namespace cortado {
 namespace {
 
-// The bytes that can be seen stand for themselves, the others for the characters from U+0100 on.
+// Visible bytes stand for themselves, the others for the characters from U+0100 on.
 std::array<std::string, 256> make_letters() {
   std::array<std::string, 256> letters;
   uint32_t next = 0x100;
@@ -20,7 +20,7 @@ std::array<std::string, 256> make_letters() {
   return letters;
 }
 
-// byte of a letter's code point, -1 for other characters.
+// Indexed by code point: the byte that a letter stands for, -1 for other characters.
 const std::vector<int>& bytes_by_code() {
   static const std::vector<int> table = [] {
     std::vector<int> result(0x200, -1);
@@ -74,7 +74,7 @@ void added_fields(JsonFields& json, AddedToken& token) {
   json.boolean("apart", token.apart);
 }
 
-// null: -1.
+// JSON null means -1.
 void id_field(JsonFields& json, const std::string& key, int32_t& id) {
   Json value = id < 0 ? Json() : Json(id);
   json.field(key, value, [&](JsonReader& reader) { return reader.optional_integer(key, 0, kMostTokens).value_or(-1); });
@@ -130,7 +130,7 @@ nlohmann::json parse_large_json(const std::string& text, const std::string& sour
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception&) {
-    parse_json(text, source_name);  // says where, in our words
+    parse_json(text, source_name);  // throws an error that names the line
     throw InputError(concat("[", source_name, "] is not valid JSON"));
   }
 }
@@ -147,7 +147,7 @@ void settings_fields(JsonFields& json, BpeDefinition& definition) {
   json.list("added", definition.added, added_fields);
 }
 
-// One line each: pieces in their order, then the flat list of pairs or the scores.
+// One line for the tokens, one for the flat list of merge pairs or the scores.
 std::string pieces_json(const BpeDefinition& definition) {
   Json ranks = Json::array();
   for (const auto& [left, right] : definition.merges) {

@@ -30,7 +30,8 @@ bool is_gpt2_split(const PreTokenizerStep& step) {
          !step.invert;
 }
 
-// Their ByteLevel is three of ours in a row: a space in front, GPT-2's words, bytes. The space exists there only.
+// Hugging Face's ByteLevel combines up to three of our steps: prefix_space, the split by kGpt2Words, and bytes.
+// prefix_space has no counterpart of its own.
 Json hf_pre_tokenizer(const std::vector<PreTokenizerStep>& steps) {
   Json json = Json::array();
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -49,7 +50,7 @@ Json hf_pre_tokenizer(const std::vector<PreTokenizerStep>& steps) {
   return sequence("pretokenizers", json);
 }
 
-// Theirs strip every token, unless they are made one before.
+// Hugging Face's Strip applies to each token, unless a Fuse before it joins them.
 Json hf_decoder(const std::vector<DecoderStep>& steps) {
   Json json = Json::array();
   for (const DecoderStep& step : steps) {
@@ -61,7 +62,7 @@ Json hf_decoder(const std::vector<DecoderStep>& steps) {
 
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
 
-// The pairs that scores stand for, the tokens of high scores first, and of a token's own the pair of lower ids.
+// The merges that the scores imply, the highest score first; equal scores by the ids of token, left and right.
 Pairs pairs_by_score(const BpeDefinition& definition, const Tokenizer& tokenizer) {
   const auto find = [&](std::string_view text) { return tokenizer.find(text); };
   auto found = scored_pairs(definition.scores, definition.tokens, find);
@@ -73,8 +74,8 @@ Pairs pairs_by_score(const BpeDefinition& definition, const Tokenizer& tokenizer
   return pairs;
 }
 
-// Ids of all tokens but of those apart, which get theirs by counting on when the file is read, and are among the others
-// where that would give another number.
+// Ids of all tokens except the `apart` ones: readers of the file number these consecutively after the vocabulary. If
+// that would give another id, the vocabulary lists the added tokens too.
 nlohmann::json hf_vocabulary(const BpeDefinition& definition) {
   std::vector<bool> apart(definition.tokens.size(), false);
   for (const AddedToken& token : definition.added) apart[token.id] = token.apart;
@@ -115,8 +116,8 @@ Json hf_model(const BpeDefinition& definition, const Tokenizer& tokenizer) {
           {"merges", merges}};
 }
 
-// A token whose text is not its symbol (spaces for marks) is looked for by the symbol, where the spaces are marks
-// already.
+// An added token whose text differs from its symbol (spaces instead of marks) is written as the symbol and searched in
+// the normalised text, in which the spaces have become marks.
 Json hf_added_tokens(const BpeDefinition& definition) {
   const bool prepends = std::any_of(definition.normalizer.begin(), definition.normalizer.end(),
                                     [](const NormalizerStep& step) { return step.type == "prepend"; });
@@ -136,7 +137,7 @@ Json hf_added_tokens(const BpeDefinition& definition) {
   return json;
 }
 
-// What a whole text begins and ends with.
+// The tokens that begin and end a whole text.
 Json hf_post_processor(const BpeDefinition& definition) {
   const SpecialTokens& special = definition.special;
   if (special.prefix.empty() && special.suffix.empty()) return nullptr;

@@ -18,7 +18,7 @@ constexpr const char* kMark = "\u2581";
 
 PreTokenizerStep words(const std::string& regex) { return {"split", {regex, true}}; }
 
-// How the text is cut, by the name in tokenizer.ggml.pre.
+// The pre-tokenizer steps for a value of tokenizer.ggml.pre.
 std::vector<PreTokenizerStep> steps_of(const std::string& pre, const std::string& place) {
   const std::string contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
   const std::string rest = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
@@ -29,7 +29,7 @@ std::vector<PreTokenizerStep> steps_of(const std::string& pre, const std::string
     return {words(contractions + "\\p{N}{1,3}" + rest), bytes};
   }
   if (pre == "qwen2" || pre == "deepseek-r1-qwen") return {words(contractions + "\\p{N}" + rest), bytes};
-  if (pre == "default") {  // what llama.cpp does with files that do not say
+  if (pre == "default") {  // llama.cpp's rule for files that name no pre-tokenizer
     return {words("[\\p{P}\\$\\+<=>\\^~\\|]+"), words(kGpt2Words), words("\\p{N}+"), words("[0-9][0-9][0-9]"), bytes};
   }
   throw InputError(concat("[", place, "] tokenizer.ggml.pre \"", pre,
@@ -82,7 +82,7 @@ BpeDefinition define_bytes(const VocabularyMetadata& metadata, const std::string
   definition.pre_tokenizer = steps_of(metadata.pre, place);
   if (metadata.add_space.value_or(false))
     definition.pre_tokenizer.insert(definition.pre_tokenizer.begin(), {"prefix_space"});
-  // These two models' own tokenizers do so; the file does not say.
+  // Qwen2's tokenizer normalises to NFC, Llama 3's keeps words that are tokens; the file does not say so.
   const bool llama3 = metadata.pre == "llama-bpe" || metadata.pre == "llama3" || metadata.pre == "llama-v3";
   if (metadata.pre == "qwen2") definition.normalizer = {{"nfc"}};
   definition.ignore_merges = llama3;
@@ -97,7 +97,7 @@ BpeDefinition define_scored(const VocabularyMetadata& metadata, const std::strin
                 " tokens, and ", metadata.scores.size(), " scores");
   BpeDefinition definition;
   definition.tokens = metadata.tokens;
-  definition.special.begin = 1;  // SentencePiece's own choice
+  definition.special.begin = 1;  // SentencePiece's default ids
   definition.special.end = 2;
   for (size_t id = 0; id < metadata.tokens.size(); ++id) {
     const int32_t type = type_of(metadata, id);

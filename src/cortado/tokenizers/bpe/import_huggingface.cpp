@@ -17,7 +17,8 @@ namespace {
 using Large = nlohmann::json;
 using Ids = std::unordered_map<std::string, int32_t>;
 
-// --- The parts of tokenizer.json, each by its "type". Keys that decide nothing (offsets, padding) are not read.
+// --- The components of tokenizer.json, each with a "type". Keys without effect on the ids (offsets, padding) are not
+// read.
 
 const Words<std::string> kNormalizers = {{"NFC", "nfc"},          {"NFD", "nfd"},         {"NFKC", "nfkc"},
                                          {"NFKD", "nfkd"},        {"Replace", "replace"}, {"Prepend", "prepend"},
@@ -37,7 +38,7 @@ void type_field(JsonFields& json, std::string& type, const Words<std::string>& t
   json.word("type", type, types);
 }
 
-// Unlike the others it may be absent.
+// Unlike the other fields, a flag may be absent.
 void flag_field(JsonFields& json, const char* key, bool& value) {
   json.field(key, value, [&](JsonReader& reader) { return reader.boolean(key, value); });
 }
@@ -47,7 +48,7 @@ void replace_fields(JsonFields& json, Pattern& pattern, std::string& text) {
   json.text("content", text);
 }
 
-// Older files say add_prefix_space instead of prepend_scheme.
+// Older files have add_prefix_space instead of prepend_scheme.
 std::string prepend_scheme(JsonReader& reader) {
   const bool add = reader.boolean("add_prefix_space", true);
   return reader.choice("prepend_scheme", {"always", "first", "never"}, add ? "always" : "never");
@@ -59,7 +60,7 @@ void metaspace_fields(JsonFields& json, std::string& mark, std::string& prepend,
   flag_field(json, "split", split);
 }
 
-// Calls `read` for each member of a "Sequence", or once.
+// Calls `read` for each member of a "Sequence", or once for a single step.
 template <typename Step, typename Read>
 void read_steps(const Json& node, const std::string& place, const char* members, Step& steps, Read read) {
   if (node.is_null()) return;
@@ -72,7 +73,7 @@ void read_steps(const Json& node, const std::string& place, const char* members,
   }
 }
 
-// Fuse only says that a Strip after it sees the whole text, as ours always does.
+// Skips "Fuse": it lets the following Strip see the whole text, and our "strip" always does.
 template <typename Step>
 void read_step(JsonReader& reader, std::vector<Step>& steps) {
   Step step;
@@ -114,7 +115,7 @@ int32_t find_id(const Ids& ids, const std::string& token, const JsonReader& read
   return found->second;
 }
 
-// What comes before and after a single text.
+// Reads the tokens before and after a single text.
 void read_template(JsonReader& reader, const Ids& known, SpecialTokens& special) {
   bool before = true;
   for (const auto& item : reader.any("single")) {
@@ -162,7 +163,7 @@ Ids read_vocabulary(const Large& vocabulary, const std::string& place, BpeDefini
   return ids;
 }
 
-// "a b" or ["a", "b"].
+// A merge is "a b" or ["a", "b"].
 void read_merges(const Large& merges, const Ids& ids, const std::string& place, BpeDefinition& definition) {
   fail_input_if(!merges.is_array(), "[", place, "] key \"model.merges\": expected a list");
   definition.merges.reserve(merges.size());
@@ -197,7 +198,7 @@ AddedToken read_added_token(JsonReader& reader, int64_t id) {
   return token;
 }
 
-// What is said of a token later replaces what was said before.
+// A later entry for an id replaces the earlier one.
 void add_token(AddedToken token, const std::string& place, Ids& ids, BpeDefinition& definition) {
   const auto id = static_cast<size_t>(token.id);
   if (id >= definition.tokens.size()) definition.tokens.resize(id + 1);
@@ -265,7 +266,7 @@ BpeDefinition read_tokenizer_json(const std::string& path) {
   return definition;
 }
 
-// --- The files beside it.
+// --- The files beside the tokenizer's own file.
 
 Large optional_object(const std::string& path) {
   if (!std::filesystem::exists(path)) return Large::object();
@@ -274,7 +275,7 @@ Large optional_object(const std::string& path) {
   return json;
 }
 
-// What lies beside the tokenizer's own file.
+// The other files in the tokenizer's folder.
 struct Neighbours {
   std::string folder;
   Large tokens_of_config, added_tokens;  // tokenizer_config.json's "added_tokens_decoder", added_tokens.json
@@ -292,14 +293,14 @@ struct Neighbours {
   }
 };
 
-// "</s>" or {"content": "</s>", ...}; empty where there is none.
+// Accepts "</s>" and {"content": "</s>", ...}; "" if the key is absent.
 std::string token_text(const Json& settings, const char* key) {
   const Json value = settings.value(key, Json());
   const Json text = value.is_object() ? value.value("content", Json()) : value;
   return text.is_string() ? text.get<std::string>() : "";
 }
 
-// Texts that the files call special.
+// The texts of all tokens that the files call special.
 std::vector<std::string> special_texts(const Neighbours& beside) {
   std::vector<std::string> texts;
   for (const Json* settings : {&beside.config, &beside.map}) {
@@ -316,8 +317,8 @@ std::vector<std::string> special_texts(const Neighbours& beside) {
   return texts;
 }
 
-// Tokens that the tokenizer's own file does not have, as transformers reads them: those of tokenizer_config.json, or
-// where it has none those of added_tokens.json.
+// Adds tokens that the tokenizer's own file lacks, as transformers does: from tokenizer_config.json or, if it has none,
+// from added_tokens.json.
 void read_tokens_beside(const Neighbours& beside, BpeDefinition& definition) {
   if (beside.tokens_of_config.is_null() && beside.added_tokens.empty()) return;
   const std::vector<std::string> special = special_texts(beside);
@@ -326,7 +327,7 @@ void read_tokens_beside(const Neighbours& beside, BpeDefinition& definition) {
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
     if (!definition.tokens[id].empty()) ids.emplace(definition.tokens[id], static_cast<int32_t>(id));
   }
-  std::map<int64_t, std::pair<AddedToken, std::string>> found;  // in the order of their ids, with their places
+  std::map<int64_t, std::pair<AddedToken, std::string>> found;  // sorted by id; each with its place for messages
   const bool config = !beside.tokens_of_config.is_null();
   const std::string path = beside.folder + (config ? "/tokenizer_config.json" : "/added_tokens.json");
   fail_input_if(config && !beside.tokens_of_config.is_object(), "[", path,
@@ -354,7 +355,8 @@ int32_t id_of(const BpeDefinition& definition, const std::string& text) {
                                                           : static_cast<int32_t>(found - definition.tokens.begin());
 }
 
-// The tokens with a role, by name. Those that the tokenizer has no mark for are marked now, as transformers does.
+// Reads the tokens with a role (begin, end, unknown, padding) by their names. Special tokens that are not added tokens
+// become added tokens, as in transformers.
 void read_roles(const Neighbours& beside, BpeDefinition& definition) {
   SpecialTokens& special = definition.special;
   const std::pair<const char*, int32_t*> roles[] = {{"bos_token", &special.begin},
@@ -374,7 +376,7 @@ void read_roles(const Neighbours& beside, BpeDefinition& definition) {
   }
 }
 
-// eos_token_id: a number or a list. Ids beyond the vocabulary are those of another model's file; they are left out.
+// Reads eos_token_id, a number or a list. Skips ids beyond the vocabulary: such a file belongs to another model.
 void read_stops(const Json& config, BpeDefinition& definition) {
   Json ids = config.value("eos_token_id", Json());
   if (ids.is_number_integer()) ids = Json::array({ids});
@@ -394,7 +396,7 @@ std::string chat_template_of(const Neighbours& beside) {
   }
   const Json value = beside.config.value("chat_template", Json());
   if (value.is_string()) return value.get<std::string>();
-  for (const auto& item : value.is_array() ? value : Json::array()) {  // several with names
+  for (const auto& item : value.is_array() ? value : Json::array()) {  // several named templates
     if (item.is_object() && item.value("name", "") == "default") return item.value("template", "");
   }
   return "";

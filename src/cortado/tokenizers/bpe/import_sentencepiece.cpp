@@ -6,12 +6,12 @@
 namespace cortado {
 namespace {
 
-// A protocol buffer's message, field by field. Every length is checked against what is left.
+// Reads a protocol-buffer message field by field. Each length is checked against the bytes that are left.
 class Message {
  public:
   Message(std::string_view bytes, const std::string& path) : rest_(bytes), path_(path) {}
 
-  // The next field: its number, and its value as `number` or `bytes`. False at the end.
+  // Reads the next field: its number into `field`, its value into `number` or `bytes`. Returns false at the end.
   bool next() {
     if (rest_.empty()) return false;
     const uint64_t tag = varint();
@@ -33,7 +33,7 @@ class Message {
     std::memcpy(&value, bytes.data(), sizeof value);
     return value;
   }
-  // Numbers that may be negative.
+  // The value as a token id; nullopt if it is negative or too large.
   std::optional<int32_t> id() const {
     const auto value = static_cast<int64_t>(number);
     return value >= 0 && value <= kMostTokens ? std::optional(static_cast<int32_t>(value)) : std::nullopt;
@@ -71,7 +71,7 @@ class Message {
   const std::string& path_;
 };
 
-// Field numbers are those of sentencepiece_model.proto.
+// The field numbers come from sentencepiece_model.proto.
 void read_piece(Message piece, VocabularyMetadata& metadata) {
   std::string text;
   float score = 0;

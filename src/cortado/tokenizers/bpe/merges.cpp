@@ -11,7 +11,7 @@
 namespace cortado {
 namespace {
 
-constexpr size_t kShortWord = 32;        // symbols up to which looking at all of them each time is faster
+constexpr size_t kShortWord = 32;        // symbols; up to this length, scanning all pairs is faster than a heap
 constexpr size_t kLongestCached = 64;    // bytes
 constexpr size_t kMostCached = 1 << 16;  // words
 
@@ -59,7 +59,7 @@ Merger::Merger(const BpeDefinition& definition, bool bytes)
       if (!bytes) texts[id] = token;
       if (!texts[id].empty()) ids_.emplace(texts[id], static_cast<int32_t>(id));
     } else {
-      texts[id].clear();  // an added token with other characters
+      texts[id].clear();  // an added token with characters that are no byte letters
     }
   }
   for (int byte = 0; byte < 256; ++byte) {
@@ -132,7 +132,7 @@ bool Merger::fall_back(std::string_view character, std::vector<int32_t>& symbols
 std::vector<int32_t> Merger::symbols(std::string_view word) const {
   std::vector<int32_t> out;
   out.reserve(word.size());
-  bool unknown = false;  // seen, not yet in `out`: several in a row may become one
+  bool unknown = false;  // an unknown character whose token is not yet in `out`: several in a row may become one token
   for (size_t at = 0; at < word.size();) {
     const size_t length = bytes_ ? 1 : static_cast<size_t>(std::max(1, utf8_char(word.substr(at)).length));
     const std::string_view character = word.substr(at, length);
@@ -152,7 +152,7 @@ std::vector<int32_t> Merger::symbols(std::string_view word) const {
 }
 
 void Merger::merge_short(std::vector<int32_t>& symbols) const {
-  std::array<MergeTable::Merge, kShortWord> next;  // of symbol i and i + 1
+  std::array<MergeTable::Merge, kShortWord> next;  // next[i] merges symbols i and i + 1
   const size_t count = symbols.size();
   for (size_t i = 0; i + 1 < count; ++i) next[i] = table_.find(symbols[i], symbols[i + 1]);
   size_t left = count;
@@ -172,12 +172,12 @@ void Merger::merge_short(std::vector<int32_t>& symbols) const {
   symbols.resize(left);
 }
 
-// The same with a heap, for words of any length.
+// Like merge_short, but with a heap, for words of any length.
 void Merger::merge_long(std::vector<int32_t>& symbols) const {
   struct Candidate {
     uint32_t rank, at;
     int32_t left, right, token;
-    bool operator<(const Candidate& other) const {  // the top of the heap is the largest
+    bool operator<(const Candidate& other) const {  // the heap's top is its largest element
       return rank != other.rank ? rank > other.rank : at > other.at;
     }
   };
@@ -200,7 +200,8 @@ void Merger::merge_long(std::vector<int32_t>& symbols) const {
     const Candidate top = heap.top();
     heap.pop();
     const size_t at = top.at;
-    if (symbols[at] != top.left || next[at] >= count) continue;  // -1 once merged into its left neighbour
+    // a merge has changed a symbol; -1: it was merged into its left neighbour
+    if (symbols[at] != top.left || next[at] >= count) continue;
     const auto right = static_cast<size_t>(next[at]);
     if (symbols[right] != top.right) continue;
     symbols[at] = top.token;

@@ -11,10 +11,10 @@
 namespace cortado {
 namespace {
 
-// Unicode's properties by name: PCRE2's own \s has U+180E too, and its \w lacks marks.
+// Unicode properties that make up Ruby's \w. PCRE2's own \w lacks marks, and its \s includes U+180E.
 constexpr const char* kWordProperties = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 
-// From Ruby's syntax to PCRE2's, left to right.
+// Translates a pattern from Ruby's syntax to PCRE2's, from left to right.
 class Translation {
  public:
   Translation(const std::string& pattern, const std::string& place) : pattern_(pattern), place_(place) {}
@@ -89,12 +89,12 @@ class Translation {
     if (c != '[') return;
     in_class_ = true;
     if (ahead(0) == '^') copy(1);
-    if (ahead(0) == ']') copy(1);  // right after the [ it is a character
+    if (ahead(0) == ']') copy(1);  // directly after [ or [^, a ] is a character
   }
 
   const std::string& pattern_;
   const std::string& place_;
-  std::string out_ = "(*LF)";  // what a line ends with, for ^ $ and .
+  std::string out_ = "(*LF)";  // only a line feed ends a line, for ^ $ and .
   size_t at_ = 0;
   bool in_class_ = false;
 };
@@ -115,7 +115,7 @@ Matcher::Matcher(const Pattern& pattern, const std::string& place) : pattern_(pa
     throw InputError(concat("[", place, "] \"", pattern_, "\" is not a regular expression: ", reason));
   }
   code_ = std::shared_ptr<pcre2_real_code_8>(code, [](pcre2_code* it) { pcre2_code_free(it); });
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where it cannot be, the interpreter runs
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // if the JIT is not available, the interpreter runs
 }
 
 int Matcher::match(std::string_view text, size_t at, Span& span) const {
@@ -131,7 +131,7 @@ int Matcher::match(std::string_view text, size_t at, Span& span) const {
   thread_local const Data kept(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   int result = matched(kept, 0);
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
-    // The interpreter leaves its stack, which can be many times the text, in what it writes to.
+    // The interpreter keeps its stack, which can be many times the text, in the match data: use a temporary one.
     const Data once(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
     result = matched(once, PCRE2_NO_JIT);
   }

@@ -10,7 +10,7 @@
 namespace cortado {
 namespace {
 
-// The character that ends before `at`; empty at the beginning.
+// The character directly before byte `at`; empty at the beginning.
 std::string_view character_before(std::string_view text, size_t at) {
   size_t begin = at;
   while (begin > 0 && (static_cast<unsigned char>(text[--begin]) & 0xC0) == 0x80) {
@@ -54,7 +54,7 @@ std::string unicode_form(const std::string& text, const std::string& form) {
   return out;
 }
 
-// A part of a word: a match of a pattern, or what is between two.
+// A part of a word: a match of the pattern, or the text between two matches.
 struct Part {
   Span span;
   bool match;
@@ -72,8 +72,8 @@ std::vector<Part> parts_of(std::string_view text, const std::vector<Span>& match
   return parts;
 }
 
-// Every match becomes one with its neighbour on the left, or (`backwards`) on the right; with `equals` neighbours that
-// both are matches, or both are none, become one instead.
+// Joins each match with the text on its left or, if `backwards`, on its right. With `equals`, joins consecutive matches
+// instead.
 std::vector<Part> merged(std::vector<Part> parts, bool backwards, bool equals) {
   if (backwards) std::reverse(parts.begin(), parts.end());
   std::vector<Part> out;
@@ -123,7 +123,7 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at)
 
 void AddedTokenFinder::split(std::string_view text,
                              const std::function<void(std::string_view part, int32_t id)>& found) const {
-  size_t done = 0;  // everything before has been handed out
+  size_t done = 0;  // the text before this byte has been passed on
   for (size_t at = 0; !tokens_.empty() && at < text.size();) {
     const AddedToken* token = longest_at(text, at);
     if (!token) {
@@ -158,7 +158,8 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
   }
 }
 
-// `spans`: room for its matches, kept from word to word, but not beyond a text: one may have millions.
+// `spans` is a buffer for the matches. It is reused for all words of a text but not kept longer: a text can have
+// millions of matches.
 void PreTokenizer::split(const Step& step, const Word& word, std::vector<Span>& spans, std::vector<Word>& out) {
   step.matcher.find_all(word.text, spans);
   const auto& [type, pattern, behavior, invert, mark, prepend, cut] = step.definition;

@@ -1,5 +1,5 @@
-// libcortado_sentencepiece.so: see bridge.h. No torch, no cortado, no output: std::cerr may not be ours to use under
-// RTLD_DEEPBIND.
+// libcortado_sentencepiece.so: see bridge.h. Uses neither torch nor cortado, and prints nothing: with RTLD_DEEPBIND,
+// std::cerr may be another object than the program's.
 #include <sentencepiece_trainer.h>
 
 #include <exception>
@@ -46,8 +46,8 @@ bool cortado_sentencepiece(CortadoSentences next, void* sentences, int32_t vocab
   try {
     Sentences iterator(next, sentences);
     std::string model;
-    // Identity, no dummy prefix, white space kept: decode(encode(x)) == x. The number of threads is fixed because it
-    // decides the order of sums, and so must not depend on the machine.
+    // No normalisation, no dummy prefix, white space kept: decode(encode(x)) == x. The number of threads determines the
+    // order of sums; it is fixed so that the result does not depend on the machine.
     const auto status = sentencepiece::SentencePieceTrainer::Train({{"model_type", "bpe"},
                                                                     {"vocab_size", std::to_string(vocabulary)},
                                                                     {"byte_fallback", "true"},

@@ -6,9 +6,9 @@
 #include "cortado/tokenizers/sentencepiece/bridge.h"
 
 #ifdef __SANITIZE_ADDRESS__
-// The address sanitizer refuses RTLD_DEEPBIND. There the two libraries' common variable (bridge.h) is given room enough
-// for both: this definition comes before theirs because our programs are linked to libcortado before torch. Zero is the
-// right start for both.
+// The address sanitizer refuses RTLD_DEEPBIND. Then both libraries share one variable (bridge.h), and this definition
+// makes it large enough for both. It takes precedence because our programs link libcortado before torch. Both libraries
+// start with zero.
 extern "C" {
 alignas(64) __attribute__((visibility("default"))) char FLAGS_minloglevel[64];
 }
@@ -17,7 +17,7 @@ alignas(64) __attribute__((visibility("default"))) char FLAGS_minloglevel[64];
 namespace cortado {
 namespace {
 
-// The folder that libcortado itself was loaded from: the two are built and installed side by side.
+// The folder that libcortado was loaded from; both libraries are built and installed into one folder.
 std::string own_folder() {
   Dl_info info{};
   if (!::dladdr(reinterpret_cast<const void*>(&sentencepiece_trainer), &info) || !info.dli_fname) return "";

@@ -5,9 +5,9 @@
 namespace cortado {
 namespace {
 
-// One kernel of a GPU copies a ring whole, with a token's keys behind it. Up to 32 MiB that takes less than a dozen small
-// kernels: two copies into spare room and a mask. Whether a graph is recorded is not asked: it would have no spare room,
-// and the kernel has run before, as none can be loaded then.
+// Whether one GPU kernel copies the whole ring and appends one token. Up to 32 MiB this takes less time than a dozen
+// small kernels for two copies into spare memory and a mask. Does not ask whether a CUDA graph is being recorded (a
+// recording has no spare memory): the kernel must have run before, since none can be loaded during recording.
 bool copies(const window::Ring& ring, const Tensor& k, const Tensor& v) {
   constexpr int64_t kSmall = 1 << 24;
   return ring.k.numel() < kSmall && window::gpu_joins(ring, k, v);
@@ -16,7 +16,7 @@ bool copies(const window::Ring& ring, const Tensor& k, const Tensor& v) {
 JoinedKeys join_by_aten(SequenceState& state, const Tensor& k, const Tensor& v, const Batch& batch, bool in_place) {
   const Tensor &keys = state.at("keys"), &values = state.at("values");
   PastKeys past{keys, values, state.at("position").clamp_max(keys.size(1))};
-  // On a GPU the look at the lengths would cost more than the mask does, and no token could be captured in a graph.
+  // On a GPU, reading the lengths would cost more than the mask saves, and it would prevent graph capture.
   if (!keys.is_cuda() || keys.size(1) == 0) past = drop_full_lengths(past);
   if (!in_place) return join_past(past, k, v, batch.cu_seqlens);
   JoinedKeys joined;

@@ -10,25 +10,25 @@
 
 namespace cortado {
 
-// Tokens that a ring has room for before it is moved to new memory.
+// Spare tokens allocated with a ring; when they are used up the ring is moved to new memory.
 inline constexpr int64_t kRingRoom = 256;
 
-// Dense tokens of which nothing is differentiated (not even q, whose gradient reads the ring): they can be written
-// behind the ring where it lies.
+// Whether new tokens can be written in place, after the ring's last: they are dense and nothing is differentiated (not
+// even q, whose gradient would read the ring).
 inline bool appends(const SequenceState& state, const Tensor& k, const Tensor& v, const Batch& batch) {
   const Tensor &keys = state.at("keys"), &values = state.at("values");
   return !batch.cu_seqlens && !at::GradMode::is_enabled() && k.size(1) <= kRingRoom &&
          k.scalar_type() == keys.scalar_type() && v.scalar_type() == values.scalar_type();
 }
 
-// The least tokens of a part in another process that are all the ring which its neighbour begins with.
+// The fewest tokens of a part whose keys fill the ring with which the next process's part begins.
 inline int64_t least_for_ring(int64_t window) { return std::max<int64_t>(1, window - 1); }
 
-// The ring and k, v behind it (op.cpp).
+// Joins the ring and the new k, v (op.cpp).
 JoinedKeys join_with_ring(SequenceState& state, const Tensor& k, const Tensor& v, const Batch& batch);
 
-// Joins the ring, the state's "keys" and "values", and k, v, and leaves the last w - 1 of them in the ring. The position
-// is the caller's to move.
+// Joins the ring (the state's "keys" and "values") with k, v, and keeps the last w - 1 of them as the ring. The caller
+// updates the position.
 inline JoinedKeys advance_ring(SequenceState& state, const Tensor& k, const Tensor& v, int64_t window,
                                const Batch& batch) {
   if (batch.parts) {

@@ -1,4 +1,4 @@
-// flash-linear-attention's models: GLA, RetNet, DeltaNet, Gated DeltaNet, HGRN2.
+// Models of flash-linear-attention: GLA, RetNet, DeltaNet, Gated DeltaNet, HGRN2.
 #include <cmath>
 
 #include "cortado/models/pretrained/renamed.h"
@@ -6,7 +6,7 @@
 namespace cortado {
 namespace {
 
-// Its layer calls a function that has this as its default, whatever the config says.
+// The default of a function that fla's layer calls, whatever the config says.
 constexpr double kHgrn2NormEps = 1e-5;
 
 int64_t product(JsonReader& config, const char* key, double factor, int64_t dim) {
@@ -15,7 +15,7 @@ int64_t product(JsonReader& config, const char* key, double factor, int64_t dim)
   return static_cast<int64_t>(wide);
 }
 
-// What flash-linear-attention's models have in common.
+// Reads the settings that all fla models share. Returns the taps of the short convolutions, 0 for none.
 int64_t read_fla(JsonReader& config) {
   for (const char* key : {"attn", "attnres_block_size", "clamp_min"}) {
     const Json given = config.any(key);
@@ -26,7 +26,7 @@ int64_t read_fla(JsonReader& config) {
   return config.boolean("use_short_conv", false) ? config.integer("conv_size", 1, 64, 4) : 0;
 }
 
-// q, k and v with their convolutions, called conv_q or q_conv here, and the map of the output.
+// q, k and v with their convolutions, which our mixers call conv_q or q_conv, and the output map.
 void map_projections(RenamedMixer& mixer, int64_t dim, int64_t keys, int64_t values, int64_t taps, bool conv_first) {
   for (const auto& [name, width] : {std::pair("q", keys), std::pair("k", keys), std::pair("v", values)}) {
     const std::string one = name;
@@ -36,9 +36,10 @@ void map_projections(RenamedMixer& mixer, int64_t dim, int64_t keys, int64_t val
   mixer.linear("o", "o_proj", dim, values);
 }
 
-// GLA and RetNet, which differ in their defaults and in GLA's gates.
+// GLA and RetNet; they differ in their defaults and in GLA's gates.
 RenamedMixer read_gated_linear(JsonReader& config, int64_t dim, bool gla) {
-  const int64_t said = read_fla(config), taps = gla ? said : 0;  // RetNet's model makes none, whatever its config says
+  // RetNet's model has no convolutions, whatever its config says
+  const int64_t said = read_fla(config), taps = gla ? said : 0;
   const int64_t heads = config.integer("num_heads", 1, kMostHeads, gla ? 4 : 8);
   const int64_t keys = product(config, "expand_k", gla ? 0.5 : 1.0, dim),
                 values = product(config, "expand_v", gla ? 1.0 : 2.0, dim);
@@ -59,14 +60,14 @@ RenamedMixer read_gated_linear(JsonReader& config, int64_t dim, bool gla) {
                       {"norm_eps", config.number("norm_eps", 0.0, 1.0, 1e-6)}});
   map_projections(mixer, dim, keys, values, taps, /*conv_first=*/true);
   mixer.linear("g", "g_proj", values, dim);
-  // Its name where norm and gate are one kernel.
+  // The name depends on whether norm and gate are one kernel there.
   mixer.map("norm.weight", config.boolean("fuse_norm", true) ? "g_norm_swish_gate.weight" : "g_norm.weight",
             {head_size(config, values, heads)});
   if (!gla) {
     mixer.settings["rotary"] = true;
     return mixer;
   }
-  constexpr int64_t kRank = 16;  // of the gates' map, which the config does not say
+  constexpr int64_t kRank = 16;  // rank of the gates' map, which the config does not give
   mixer.linear("decay_down", "gk_proj.0", kRank, dim);
   mixer.linear("decay_up", "gk_proj.1", keys, kRank, /*bias=*/true);
   return mixer;
@@ -127,16 +128,17 @@ RenamedMixer read_gated_delta_net(JsonReader& config, int64_t dim) {
   return mixer;
 }
 
-// The bound of layer i's gates of each channel: what is learned is shared out among the layers, and adds up.
+// The logit of layer i's lower bound per channel. A softmax shares the learned values among the layers, and they are
+// summed up to layer i.
 Tensor bound_logit(const Tensor& learned, int64_t layer) {
-  const Tensor shares = at::softmax(learned.to(at::kDouble), 0).narrow(0, 1, layer);  // the first has none
+  const Tensor shares = at::softmax(learned.to(at::kDouble), 0).narrow(0, 1, layer);  // the first layer has none
   return at::logit(shares.sum(0), 1e-15).to(at::kFloat);
 }
 
 RenamedMixer read_hgrn2(JsonReader& config, int64_t dim) {
   if (!config.says("use_short_conv")) config.fail("\"use_short_conv\" is missing");
   const int64_t taps = read_fla(config);
-  // null: by the number of heads
+  // null: the number of heads is given instead
   const bool by_ratio = !config.says("expand_ratio") || !config.any("expand_ratio").is_null();
   const int64_t ratio = by_ratio ? config.integer("expand_ratio", 1, kWidest, 128) : 0;
   const int64_t heads = by_ratio ? dim / ratio : config.integer("num_heads", 1, kMostHeads);
@@ -153,7 +155,7 @@ RenamedMixer read_hgrn2(JsonReader& config, int64_t dim) {
   return mixer;
 }
 
-// "intermediate_size", else hidden_ratio · hidden_size · 2/3, up to a multiple of 256.
+// "intermediate_size", or hidden_ratio · hidden_size · 2/3, rounded up to a multiple of 256.
 int64_t hidden_width(JsonReader& config, int64_t dim, double ratio) {
   if (!config.any("intermediate_size").is_null()) return config.integer("intermediate_size", 1, kWidest);
   const double wide = config.number("hidden_ratio", 0.1, 64.0, ratio) * static_cast<double>(dim);
@@ -162,7 +164,8 @@ int64_t hidden_width(JsonReader& config, int64_t dim, double ratio) {
 
 using ReadMixer = RenamedMixer (*)(JsonReader& config, int64_t dim);
 
-// `ratio`: the feed-forward's, if nothing else is said. `bounds`: "lower_bounds" of all layers together are there.
+// `ratio` is the default of the feed-forward's ratio. `bounds`: the model has "lower_bounds", one tensor for all
+// layers.
 RenamedModel read_model(JsonReader& config, ReadMixer read, double ratio, bool bounds) {
   const ModelSizes sizes = read_sizes(config);
   const bool tied = config.boolean("tie_word_embeddings", false);
@@ -208,7 +211,7 @@ std::vector<Architecture> flash_linear_attention_architectures() {
           Architecture{"hgrn2", [](JsonReader& config) {
                          const bool bounds = config.boolean("use_lower_bound", true);
                          RenamedModel model = read_model(config, read_hgrn2, 4, bounds);
-                         if (bounds) model.idle = "model.lower_bounds";  // of a model of one layer nobody's
+                         if (bounds) model.idle = "model.lower_bounds";  // a model of one layer does not use it
                          return model;
                        }}};
 }

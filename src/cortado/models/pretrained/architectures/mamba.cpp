@@ -1,4 +1,4 @@
-// Mamba and Mamba-2 of transformers: layers of a mixer alone.
+// Mamba and Mamba-2 of transformers: layers of a mixer only.
 #include "cortado/models/pretrained/renamed.h"
 
 namespace cortado {
@@ -31,7 +31,7 @@ RenamedMixer read_mamba(JsonReader& config, int64_t dim) {
   return mixer;
 }
 
-// Steps are not held between bounds here: [0, infinity], as JSON of one kind or another says it.
+// Accepts only the step bounds [0, infinity] (in any JSON notation of infinity), because steps are not bounded here.
 void expect_free_steps(JsonReader& config) {
   const Json limit = config.any("time_step_limit");
   if (limit.is_null()) return;

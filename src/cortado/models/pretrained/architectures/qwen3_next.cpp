@@ -5,12 +5,12 @@
 namespace cortado {
 namespace {
 
-// Rows [begin, begin + size) of each of `groups` equal parts.
+// Selects rows begin .. begin + size - 1 of each of `groups` equal parts.
 std::function<Tensor(const Tensor&)> rows_of(int64_t groups, int64_t begin, int64_t size) {
   return [=](const Tensor& x) { return x.unflatten(0, {groups, -1}).narrow(1, begin, size).flatten(0, 1); };
 }
 
-// q, k, v and the output gate are one map, and so are beta and the decay: their rows lie by key heads.
+// One map holds q, k, v and the output gate, another beta and the decay. Their rows are ordered by key head.
 RenamedMixer delta_net(JsonReader& config, int64_t dim) {
   const int64_t key_heads = config.integer("linear_num_key_heads", 1, kMostHeads, 16);
   const int64_t heads = config.integer("linear_num_value_heads", 1, kMostHeads, 32);
@@ -50,7 +50,7 @@ RenamedMixer delta_net(JsonReader& config, int64_t dim) {
   return mixer;
 }
 
-// Query and output gate of a head lie together.
+// Each head's query and output gate are adjacent rows of one map.
 RenamedMixer attention(JsonReader& config, int64_t dim) {
   const int64_t heads = config.integer("num_attention_heads", 1, kMostHeads, 16);
   const int64_t key_heads = config.integer("num_key_value_heads", 1, kMostHeads, 2);
@@ -73,20 +73,21 @@ RenamedMixer attention(JsonReader& config, int64_t dim) {
   return mixer;
 }
 
-// Every "full_attention_interval"-th layer, where "layer_types" does not say it.
+// Whether the layer is softmax attention: by "layer_types", otherwise every "full_attention_interval"-th layer.
 bool is_attention(JsonReader& config, int64_t layer) {
   const Json types = config.any("layer_types");
   const int64_t interval = config.integer("full_attention_interval", 1, kDeepest, 4);
   if (types.is_null()) return (layer + 1) % interval == 0;
   const bool there = types.is_array() && layer < static_cast<int64_t>(types.size()) && types[layer].is_string();
   const std::string type = there ? types[layer].get<std::string>() : "";
-  // Later versions say which linear attention it is: here there is one.
+  // Later versions add the kind of linear attention; this model has one kind.
   config.fail_if(type != "full_attention" && type != "linear_attention" && !type.starts_with("linear_attention_"),
                  "\"layer_types\" must name each layer's, full_attention or linear_attention");
   return type == "full_attention";
 }
 
-// Three matrices of its own, or its part of two tensors of all experts, as transformers 5 has them in memory.
+// An expert's three matrices: as tensors of their own, or as slices of two tensors for all experts, which is the form
+// transformers 5 has in memory.
 void read_expert(int64_t number, int64_t experts, int64_t dim, int64_t hidden, RenamedWeights& weights) {
   const auto part = [=](int64_t begin, int64_t rows) {
     return [=](const Tensor& x) { return x.select(0, number).narrow(0, begin, rows); };
@@ -101,7 +102,7 @@ void read_expert(int64_t number, int64_t experts, int64_t dim, int64_t hidden, R
   weights.or_map("mlp.experts.down_proj", {experts, dim, hidden}, part(0, dim));
 }
 
-// The feed-forward, which is the same in all layers here, and its weights.
+// Reads the feed-forward, which must be of one kind in all layers, and adds its weights.
 Json read_feed_forward(JsonReader& config, const ModelSizes& sizes, RenamedWeights& weights) {
   const int64_t dim = sizes.dim, experts = config.integer("num_experts", 0, 65536, 512);
   const Json dense = config.any("mlp_only_layers");
@@ -155,7 +156,7 @@ RenamedModel read_qwen3_next(JsonReader& config) {
   }
   weights.norm("norm", "model.norm", dim, /*zero_centred=*/true);
   if (!tied) weights.map("head.weight", "lm_head.weight", {sizes.vocabulary, dim});
-  // Layers that guess several tokens ahead, which transformers leaves out, too.
+  // The layers for multi-token prediction, which transformers omits too.
   return {{}, ModelConfig::from_json(json, config.place()), weights, "mtp."};
 }
 

@@ -1,4 +1,4 @@
-// RecurrentGemma of transformers: Griffin's recurrent blocks, and windows between them.
+// RecurrentGemma of transformers: Griffin's recurrent blocks, with sliding windows between them.
 #include <cmath>
 
 #include "cortado/models/pretrained/renamed.h"
@@ -46,7 +46,7 @@ RenamedMixer windowed(JsonReader& config, int64_t dim, int64_t heads) {
   return mixer;
 }
 
-// "block_types", over and over.
+// Whether the layer is recurrent, by "block_types", a pattern that repeats.
 bool is_recurrent(JsonReader& config, int64_t layer) {
   Json types = config.any("block_types");
   if (types.is_null()) types = {"recurrent", "recurrent", "attention"};
@@ -61,7 +61,7 @@ RenamedModel read_recurrent_gemma(JsonReader& config) {
   const ModelSizes sizes = read_sizes(config);
   const int64_t dim = sizes.dim, heads = config.integer("num_attention_heads", 1, kMostHeads, 10);
   head_size(config, dim, heads);
-  const int64_t hidden = config.integer("intermediate_size", 2, kWidest) / 2;  // it counts gate and up
+  const int64_t hidden = config.integer("intermediate_size", 2, kWidest) / 2;  // the config counts gate and up together
   expect(config, "hidden_activation", "gelu_pytorch_tanh");
   const bool tied = config.boolean("tie_word_embeddings", true);
   const PretrainedRope rope = read_rope(config, 0.5);
@@ -72,7 +72,7 @@ RenamedModel read_recurrent_gemma(JsonReader& config) {
   json["positions"] = "rotary";
   json["rope_theta"] = rope.theta;
   json["final_softcap"] = config.number("logits_soft_cap", 1e-3, 1e6, 30.0);
-  // They keep √D in bfloat16, whatever the weights' type.
+  // transformers keeps √D in bfloat16, whatever the weights' type.
   json["embedding"]["scale"] =
       static_cast<double>(static_cast<float>(c10::BFloat16(static_cast<float>(std::sqrt(static_cast<double>(dim))))));
   const RenamedMixer recurrence = recurrent(config, dim, heads), window = windowed(config, dim, heads);

@@ -1,4 +1,4 @@
-// RWKV-4 of transformers: time mixing and channel mixing in turn, each a layer here.
+// RWKV-4 of transformers: time mixing and channel mixing alternate, each as one layer here.
 #include "cortado/models/pretrained/renamed.h"
 
 namespace cortado {
@@ -6,7 +6,7 @@ namespace {
 
 Tensor flat(const Tensor& x) { return x.flatten(); }
 
-// Weights of both halves of a block: theirs have LayerNorms with a bias.
+// Weights of a LayerNorm with bias.
 void map_layer_norm(RenamedWeights& weights, const std::string& ours, const std::string& theirs, int64_t dim) {
   for (const char* part : {".weight", ".bias"}) weights.map(ours + part, theirs + part, {dim});
 }
@@ -37,7 +37,7 @@ int64_t width_of(JsonReader& config, const char* key, int64_t usual) {
   return config.any(key).is_null() ? usual : config.integer(key, 1, kWidest);
 }
 
-// "rescale_every" halves what 16 bits could not hold, which the norms undo: here it is not done.
+// "rescale_every" halves values that 16 bits could not represent, and the norms undo it. It is ignored here.
 RenamedModel read_rwkv(JsonReader& config) {
   const ModelSizes sizes = read_sizes(config);
   const int64_t dim = sizes.dim, width = width_of(config, "attention_hidden_size", dim);
@@ -46,7 +46,7 @@ RenamedModel read_rwkv(JsonReader& config) {
   const RenamedMixer time = time_mixing(dim, width), channel = channel_mixing(dim, hidden);
   Json json = config_of(sizes, tied);
   json["norm"] = "layer";
-  expect(config, "layer_norm_epsilon", 1e-5);  // their last norm has no other, whatever this says
+  expect(config, "layer_norm_epsilon", 1e-5);  // their last norm always has this epsilon, whatever the config says
   json["norm_eps"] = 1e-5;
   json["context"] = config.integer("context_length", 0, int64_t{1} << 40, 1024);
   json["feed_forward"] = {{"type", "none"}};
