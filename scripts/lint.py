@@ -95,9 +95,11 @@ def read_exceptions():
         if not line.strip() or line.startswith("#"):
             continue
         words = line.split()
-        size = {"file": 2, "function": 3, "name": 3, "include": 3}.get(words[0])
+        size = {"file": 2, "dispatch": 2, "function": 3, "name": 3, "include": 3}.get(words[0])
         if size is None or len(words) <= size:
-            findings.append(f"{EXCEPTIONS}:{number}: expected `file PATH REASON` or `function|name|include PATH NAME REASON`")
+            findings.append(
+                f"{EXCEPTIONS}:{number}: expected `file|dispatch PATH REASON` or `function|name|include PATH NAME REASON`"
+            )
         else:
             exceptions[tuple(words[:size])] = number
     return exceptions, findings
@@ -134,11 +136,26 @@ def mechanism_uses(files):
                     yield ("name", path, name), number, f"names the mechanism {name} outside of its folder"
 
 
+def dispatch_uses(files):
+    """(("dispatch", path), line, text) where production code outside of an op.cpp asks where a tensor lies or whether a
+    kernel takes it. Conditions themselves, `bool ...takes(`, lie beside their kernels."""
+    for path in files:
+        inside = re.fullmatch(r"src/cortado/(primitives|nn|mechanisms|models)/.*(?<!_test)\.(h|cpp)", path)
+        if not inside or re.search(r"(/|_)op\.cpp$|primitives/choice\.h$|-inl\.h$", path):
+            continue
+        condition = False  # within the definition of one
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+            condition = bool(re.match(r"bool \w*takes\w*\(", line)) or (condition and line != "}")
+            code = re.sub(r"(^|\s)//.*", "", line)
+            if not condition and re.search(r"\bis_cuda\(\)|\w*takes\w*\(", code):
+                yield ("dispatch", path), number, "chooses an implementation outside of an op.cpp (primitives/choice.h)"
+
+
 def exceptional_findings(files):
     """What has exceptions: functions and files over the limits, mechanisms named; less these, and those without a cause."""
     exceptions, findings = read_exceptions()
     used = set()
-    for key, number, what in mechanism_uses(files):
+    for key, number, what in [*mechanism_uses(files), *dispatch_uses(files)]:
         used.add(key)
         if key not in exceptions:
             findings.append(f"{key[1]}:{number}: {what}")

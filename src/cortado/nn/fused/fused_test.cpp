@@ -122,7 +122,7 @@ TEST(Fused, RgLruStep) {
       const int64_t blocks = 3, width = blocks * size;
       const auto floats = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kFloat); };
       const RgLruWeights weights{floats({blocks, size, size}), floats({width}), floats({blocks, size, size}),
-                                        floats({width}), floats({width}) * 6};
+                                 floats({width}), floats({width}) * 6};
       const Tensor x = floats({4, 1, width}).to(type), start = floats({4, width});
       const Tensor position = at::tensor(std::vector<int64_t>{0, 5, 0, int64_t{1} << 40}, at::kLong);
       const auto gate = [&](const Tensor& weight, const Tensor& bias) {

@@ -45,17 +45,16 @@ std::vector<Tensor> multiply_packed(const Tensor& x, const std::vector<const Lin
 
 Tensor linear_map(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
   return choose(
-      "linear", x,
+      "linear map", x,
       on_gpu(
           "kernel of few rows", [&] { return token::gpu_multiplies(x, {{weight, bias}}); },
           [&] { return token::linear(x, {{weight, bias}})[0]; }),
+      on_cpu(
+          "kernel of few rows", [&] { return !autocasts(x) && few_rows_linear_takes(x, weight, bias); },
+          [&] { return few_rows_linear(x, weight, bias); }),
       anywhere(
           "16-bit weight", [&] { return has_16_bits(weight) && x.scalar_type() == at::kFloat && !autocasts(x); },
           [&] { return short_linear(x, weight, bias); }),
-      on_cpu(
-          "kernel of few rows",
-          [&] { return weight.scalar_type() == at::kFloat && !autocasts(x) && few_rows_linear_takes(x, weight, bias); },
-          [&] { return few_rows_linear(x, weight, bias); }),
       on_cpu(
           "oneDNN", [&] { return is_large(x, weight) && onednn_is_faster(); },
           [&] { return onednn_linear(x, weight, bias); }),

@@ -265,10 +265,10 @@ TEST(FewRows, ApartARowIsWhatItIsAlone) {
 TEST(ShortLinear, ThreadsChangeNothing) {
   const Tensor w = at::randn({1000, 70}).to(at::kBFloat16), x = at::randn({3, 70});
   const int threads = at::get_num_threads();
-  const Tensor all = short_linear(x, w, {});
+  const Tensor all = linear_map(x, w, {});
   for (const int n : {1, 3}) {
     at::set_num_threads(n);
-    EXPECT_TRUE(short_linear(x, w, {}).equal(all)) << n;
+    EXPECT_TRUE(linear_map(x, w, {}).equal(all)) << n;
   }
   at::set_num_threads(threads);
 }

@@ -317,7 +317,6 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const OptionalTens
 }
 
 Tensor short_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
-  if (few_rows_linear_takes(x, weight, bias)) return few_rows_linear(x, weight, bias);
   const auto wide = plain(bias);
   if (!readable(x, weight, bias)) return linear_map(x, weight.to(at::kFloat), wide);
   return widened_linear(plain_rows(x), weight, wide);
