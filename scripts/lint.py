@@ -15,6 +15,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXCEPTIONS = "lint-exceptions.txt"
 ARCHITECTURE = "docs/architecture.md"
+ENVIRONMENT = "docs/environment.md"
 FUNCTION_LINES = 60
 FILE_LINES = 500
 PROSE_COLUMNS = 120
@@ -215,6 +216,29 @@ def wide_prose_findings(paths):
     return findings
 
 
+READ = re.compile(r"""(?:getenv|environment|environ\.get|environ\.setdefault)\(\s*"(\w+)"|environ\[\s*"(\w+)"|"(\w+)" in os\.environ
+|\$\{(CORTADO_\w+):-""".replace("\n", ""))
+
+
+def environment_findings(files):
+    """Variables of the environment that the program, the package or a script reads and that no table of the page names; and rows
+    of variables that nothing reads."""
+    if not (ROOT / ENVIRONMENT).exists():
+        return []
+    rows = [line.split("|")[1] for line in (ROOT / ENVIRONMENT).read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    findings, mentioned = [], set()
+    for path in files:
+        text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
+        mentioned |= named & set(re.findall(r"\b[A-Z][A-Z_]+\b", text))
+        for found in READ.finditer(text):
+            name = next(group for group in found.groups() if group)
+            if name.startswith("CORTADO_") and name not in named:
+                line = text.count("\n", 0, found.start()) + 1
+                findings.append(f"{path}:{line}: {ENVIRONMENT} does not name {name}")
+    return findings + [f"{ENVIRONMENT}:1: nothing reads {name}" for name in sorted(named - mentioned)]
+
+
 def generated_findings():
     """Types and documentation that scripts/settings.py would write otherwise. A build says more: --check there."""
     if not (ROOT / "python/cortado/settings.json").exists():
@@ -232,6 +256,7 @@ def main():
     findings = format_findings(files, fix)
     if not fix:
         findings += exceptional_findings(files) + layer_findings(files) + wide_prose_findings(source_files({".md"})) + generated_findings()
+        findings += environment_findings(files)
     for finding in findings:
         print(finding)
     if findings:

@@ -4,23 +4,34 @@
     settings.py --check    writes nothing; ends with 1 where something would change
 
 python/cortado/settings.json has each setting with its range, default and meaning. The first two come from the library, which
-lists the settings that it reads; the meanings stand beside the code, in settings.json of src/cortado/mechanisms/ and of its
-folders (a folder's own go before those of all). From this file alone are made
+lists the settings that it reads. The meanings stand beside the code, in settings.json of src/cortado/models, train, tasks and
+mechanisms and of the folders of tasks and mechanisms, which go before the general ones. An entry is the meaning alone, or an
+object with "meaning" and what the library cannot say: "type", "expected", "default". From this file alone are made
 
     python/cortado/nn.pyi  the classes of cortado.nn, for type checkers and editors
+    docs/settings.md       all settings of config.json, for people
 
-which `make lint` does too, to see that they are what is committed."""
+`make lint` makes them as well, to see that they are what is committed."""
 
 import argparse
+import copy
 import importlib.util
 import json
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MECHANISMS = "src/cortado/mechanisms"
 FACTS = "python/cortado/settings.json"
 STUBS = "python/cortado/nn.pyi"
+PAGE = "docs/settings.md"
+# Objects that make the program read settings which no word or switch alone makes it read.
+SMALLEST = {"dim": 64, "heads": 4, "layers": 1, "mixer": {"mixer": ""}}
+CONFIGS = [{}, {"vocabulary": 256}, {"norm": "layer"}, {"layers": [{"mixer": {"mixer": ""}}], "mixer": None}, {"positions": "learned", "context": 8},
+           *({"rope_scaling": {"type": kind, "factor": 2}} for kind in ("linear", "llama3", "factors")),
+           {"input": {"type": "numbers"}, "head": {"type": "classes", "classes": 2}}]  # fmt: skip
+TRAININGS = [{}, {"lora": {}}]
 STUBS_HEAD = '''"""Every mechanism as a torch.nn.Module. Written by scripts/settings.py."""
 
 from collections.abc import Sequence
@@ -76,13 +87,71 @@ def with_meanings(mechanisms, root):
     return found
 
 
+def set_path(settings, path, value):
+    for key in path[:-1]:
+        settings = settings.setdefault(key, {})
+    settings[path[-1]] = value
+
+
+def questions(ask, kind, seeds):
+    """Settings that reading these objects asks for, and those that another word or switch of one setting makes it ask for; by
+    their paths: {"feed_forward.type": {...}}."""
+    found = {}
+    waiting = [(seed, True) for seed in seeds]
+    while waiting:
+        settings, vary = waiting.pop(0)
+        for question in json.loads(ask(kind, json.dumps(settings))):
+            path = [*question["place"].split(".")[1:], question["name"]]
+            place = question["place"].replace(f"{kind}.layers[0]", "layers[]").removeprefix(kind).lstrip(".")
+            name = ".".join(filter(None, [place, question["name"]]))
+            if name not in found:
+                found[name] = {**question, "name": name}
+            for value in (question["words"] or [True, False] * (question["expected"] == "true or false")) if vary else []:
+                if "[" not in name:
+                    waiting.append((copy.deepcopy(settings), False))
+                    set_path(waiting[-1][0], path, value)
+    return found
+
+
+def described(found, entries, source):
+    """The settings of a group, each with its entry, in the order of the entries."""
+    missing = sorted(set(found) - set(entries))
+    unknown = sorted(name for name, entry in entries.items() if name not in found and "expected" not in said(entry))
+    if missing or unknown:
+        raise WrongSettings(f"{source}: no meaning of {missing}, and nothing reads {unknown}")
+    listed = []
+    for name, entry in entries.items():
+        bare = {key: found.get(name, {}).get(key) for key in ("expected", "default", "words")}
+        told = {"default_text" if key == "default" else key: value for key, value in said(entry).items()}
+        listed.append({"name": name, **bare, **told})
+    return listed
+
+
+def asked_configs(ask, root):
+    """The groups of config.json's settings: {"model": [...], "training": [...], "tasks": [{"name", "about", "settings"}]}."""
+    source = root / "src/cortado"
+    model = questions(ask, "config", [{**SMALLEST, **more} for more in CONFIGS])
+    training = questions(ask, "training", TRAININGS)
+    tasks, general = [], read(source / "tasks/settings.json")
+    for task in json.loads(ask("tasks", "")):
+        own, found = read(source / "tasks" / task["name"] / "settings.json"), questions(ask, "task", [{"name": task["name"]}])
+        first = {name: general[name] for name in ("name", "shuffle")}
+        known = first | own | {name: entry for name, entry in general.items() if name in found and name not in own}
+        tasks.append({**task, "settings": described(found, known, f"src/cortado/tasks/{task['name']}/settings.json")})
+    return {"model": described(model, read(source / "models/settings.json"), "src/cortado/models/settings.json"),
+            "training": described(training, read(source / "train/settings.json"), "src/cortado/train/settings.json"),
+            "tasks": tasks}  # fmt: skip
+
+
 def asked(root):
     """The facts, of the library that was built."""
     sys.path.insert(0, str(root / "python"))
+    import torch
+
     from cortado import _mixers
 
     facts = [{**_mixers.facts_of(name), "class": _mixers.class_name(name)} for name in _mixers.mechanisms()]
-    return {"mechanisms": with_meanings(facts, root)}
+    return {"mechanisms": with_meanings(facts, root), **asked_configs(torch.ops.cortado.asked_settings, root)}
 
 
 def stubs(facts, root):
@@ -102,9 +171,64 @@ def stubs(facts, root):
     return "\n".join(lines)
 
 
+PAGE_HEAD = """# Settings
+
+<!-- Written by scripts/settings.py. -->
+
+All keys of a model's `config.json`. `--set KEY=VALUE` changes one by its path: `--set training.batch=32`, `--set
+mixer.window=65`. Every key but `dim`, `layers` and `mixer` has a default. An unknown key is an error.
+[environment.md](environment.md) has the environment variables, `cortado COMMAND --help` the options of the commands.
+
+- [Model](#model)
+- [Training](#training)
+- [Tasks](#tasks)
+- [Mechanisms](#mechanisms)
+"""
+MODEL_TEXT = "Keys with a point lie in an object: `feed_forward.type` is `{\"feed_forward\": {\"type\": ...}}`."
+TRAINING_TEXT = 'The object `"training"`.'
+TASKS_TEXT = 'The object `"task"`, for models that learn something other than a text ([tasks.md](tasks.md)).'
+MECHANISMS_TEXT = """The object `"mixer"`: `{"mixer": "gla", "decay_rank": 32}`. The classes of `cortado.nn` have the same settings, as
+arguments. Defaults marked "by size" depend on `dim` and `heads`, and are given for 64 and 4."""
+
+
+def table(settings, listed, default):
+    rows = [[f"`{it['name']}`", settings.expected(it), default(it), it["meaning"]] for it in listed]
+    lines = [" | ".join(re.sub(r"\bNone\b", "null", cell).replace("|", "\\|") for cell in row) for row in rows]
+    return ["| setting | type | default | meaning |", "|---|---|---|---|", *(f"| {line} |" for line in lines)]
+
+
+def config_default(setting):
+    """As JSON has it, or in words."""
+    told, value = setting.get("default_text"), setting["default"]
+    return told or ("none" if value in (None, "") else f"`{json.dumps(value)}`")
+
+
+def mixer_default(setting):
+    if setting["name"] in ("heads", "rope_theta"):
+        return "the model's"
+    value = "none" if setting["default"] is None else f"`{json.dumps(setting['default'])}`"
+    return value + (" (by size)" if setting["by_sizes"] else "")
+
+
+def page(facts, root):
+    """docs/settings.md."""
+    settings = package_module(root, "_settings")
+    lines = [PAGE_HEAD, "## Model", "", MODEL_TEXT, "", *table(settings, facts["model"], config_default), ""]
+    lines += ["## Training", "", TRAINING_TEXT, "", *table(settings, facts["training"], config_default), ""]
+    lines += ["## Tasks", "", TASKS_TEXT, ""]
+    for task in facts["tasks"]:
+        lines += [f"### Task `{task['name']}`", "", f"{task['about'][:1].upper()}{task['about'][1:]}.", ""]
+        lines += [*table(settings, task["settings"], config_default), ""]
+    lines += ["## Mechanisms", "", MECHANISMS_TEXT, ""]
+    for it in facts["mechanisms"]:
+        lines += [f"### `{it['name']}`", "", f"`cortado.nn.{it['class']}`. {it['paper']}.", ""]
+        lines += [*table(settings, it["settings"], mixer_default), ""]
+    return "\n".join(lines)
+
+
 def made_from(facts, root):
     """{path: text} of all that follows from the facts."""
-    return {STUBS: stubs(facts, root)}
+    return {STUBS: stubs(facts, root), PAGE: page(facts, root)}
 
 
 def forget(root, names):

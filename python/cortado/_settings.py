@@ -41,13 +41,14 @@ def expected(setting: Facts) -> str:
     if setting["words"]:
         words = [json.dumps(word) for word in setting["words"]]
         return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-    text: str = setting["expected"].partition(" {")[0].removesuffix(", or null")
+    text: str = setting["expected"].removesuffix(" { ... }").removesuffix(", or null")
     for phrase, name in _NAMES.items():
         text = re.sub(f"^{phrase}\\b", name.partition("[")[0], text)
-    text = re.sub(r"\d{7,}", lambda number: _power(int(number[0])), text)
+    text = re.sub(r"(?<![\d.])\d{7,}", lambda number: _power(int(number[0])), text)
     if "Sequence[int]" in (setting.get("type") or ""):
         text += ", or a list of them"
-    return text + (", or None" if "None" in types_of(setting) and not setting["by_sizes"] else "")
+    optional = "by_sizes" in setting and not setting["by_sizes"] and "None" in types_of(setting)  # of a mechanism
+    return text + (", or None" if optional else "")
 
 
 def _power(number: int) -> str:

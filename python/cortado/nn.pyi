@@ -35,9 +35,10 @@ class Softmax(Mixer):
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
         rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
-        rotary (bool): Rotary positions on queries and keys. Default: False.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
         scale (float from 1e-09 to 1e+09, or None): Factor of the attention scores. Unless given, 1 /
@@ -110,9 +111,10 @@ class SlidingWindow(Mixer):
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
         rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
-        rotary (bool): Rotary positions on queries and keys. Default: False.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
         scale (float from 1e-09 to 1e+09, or None): Factor of the attention scores. Unless given, 1 /
@@ -348,7 +350,7 @@ class Macchiato(Mixer):
             Default: 129.
         rotary (bool): Rotary positions on queries and keys. Default: True.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
         window_logit (float from -10000 to 10000, or None): Start of a learned number per head that is added to
@@ -471,7 +473,7 @@ class Retention(Mixer):
         norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-05.
         rotary (bool): Rotary positions on queries and keys. Default: True.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
 
@@ -1088,9 +1090,10 @@ class ABC(Mixer):
         dtype: Type of the weights.
         slots (int from 1 to 2^20): Slots M per head: each holds a weighted mean of keys and of values. Default:
             64.
-        rotary (bool): Rotary positions on queries and keys. Default: False.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
         gate (bool): Multiplies an RMSNorm of each head's output by silu(W_g x) before the output map. Default:
@@ -1191,9 +1194,10 @@ class BlurryWindow(Mixer):
         period (int from 1 to 2^24): Tokens P of the window, at least slots. Unless given, slots. Default: 33.
         decay (bool): Whether a slot forgets what it held before when it is written. Without it, slots add up all
             they are given. Default: True.
-        rotary (bool): Rotary positions on queries and keys. Default: False.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
         taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
@@ -1252,9 +1256,10 @@ class LoLCATs(Mixer):
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
         rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
-        rotary (bool): Rotary positions on queries and keys. Default: False.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
         feature_map ("lolcats", "hedgehog", "hedgehog_exp" or "t2r"): Learned feature map of queries and keys, one
@@ -1330,9 +1335,10 @@ class LoLA(Mixer):
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
         rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
-        rotary (bool): Rotary positions on queries and keys. Default: False.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
         feature_map ("lolcats", "hedgehog", "hedgehog_exp" or "t2r"): Learned feature map of queries and keys, one
@@ -1415,9 +1421,10 @@ class ExactChunked(Mixer):
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
         rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
-        rotary (bool): Rotary positions on queries and keys. Default: False.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
         scale (float from 1e-09 to 1e+09, or None): Factor of the attention scores. Unless given, 1 /
@@ -1492,9 +1499,10 @@ class Longformer(Mixer):
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
         rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
-        rotary (bool): Rotary positions on queries and keys. Default: False.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
         scale (float from 1e-09 to 1e+09, or None): Factor of the attention scores. Unless given, 1 /
@@ -1691,7 +1699,7 @@ class Mega(Mixer):
         chunk (int from 1 to 2^20): Tokens per chunk; attention stays within chunks. Default: 128.
         bias (bool): A learned relative bias of the scores, by rotary positions. Default: True.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
-            rope_theta^(-2i / K) per token. Default: 10000.0.
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
 

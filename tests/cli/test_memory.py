@@ -37,13 +37,13 @@ def test_describe_counts_pairs(cortado, linearized):
     assert depth["compression"] == pytest.approx(1024 / 36)
     windowed = cortado("describe", linearized, "--memory", "lola", "--cache", 16, "--chunk", 8, "--window", 100, "--json")
     assert json.loads(windowed.stdout)["depths"][0]["pairs"]["softmax"] == 116
-    assert "softmax pairs a head" in cortado("describe", linearized).stdout
+    assert "softmax pairs per head" in cortado("describe", linearized).stdout
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--cache", 4), "[memory] --cache goes with --memory"),
+        (("--cache", 4), "[memory] --cache needs --memory"),
         (("--memory", "softmax", "--cache", 4), "[memory] softmax has no cache"),
         (("--memory", "lolcats", "--chunk", 4), "[memory] lolcats has no chunk"),
         (("--memory", "lola", "--chunk", 0), "--chunk: Value 0 not in range 1"),

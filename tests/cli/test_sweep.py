@@ -242,7 +242,7 @@ def test_commands_one_after_the_other(cortado, refused, commands, text, tmp_path
     assert "doesn't say how long" in priced["commands"][1]["problem"]
     lines = cortado("sweep", commands, *words, "--dry-run").stdout.splitlines()
     assert [line.split()[0] for line in lines if "not known" in line] == ["loss"]
-    assert "without the 1 of which nothing is known" in lines[-1]
+    assert "without the 1 of unknown duration" in lines[-1]
 
 
 def test_a_command_that_fails_is_a_row(cortado, commands, text, tmp_path):

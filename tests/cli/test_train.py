@@ -255,7 +255,7 @@ def test_a_classifier_is_described_and_nothing_takes_it_for_a_language_model(cor
     model |= {"head": {"type": "classes", "classes": 10}, "input": {"type": "numbers", "channels": 3}}
     classifier.write_text(json.dumps(model))
     text = cortado("describe", classifier).stdout
-    assert "3 numbers a place, 10 classes" in text and "embedding" not in text and "pairs" not in text, text
+    assert "3 numbers per position, 10 classes" in text and "embedding" not in text and "pairs" not in text, text
     described = json.loads(cortado("describe", classifier, "--json").stdout)
     # 3 x 16 + 16 in, two layers of four 16 x 16 and three 16 x 48, five norms of 16, and 10 x 16 + 10 out
     assert described["classes"] == 10 and described["vocabulary"] == 0

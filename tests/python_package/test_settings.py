@@ -28,7 +28,7 @@ def test_generated_files_are_what_the_library_says(settings, root):
 
 
 def test_stale_files_are_found_without_a_build(settings, root, tmp_path):
-    for path in (settings.FACTS, settings.STUBS, "python/cortado/_settings.py"):
+    for path in (settings.FACTS, settings.STUBS, settings.PAGE, "python/cortado/_settings.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text((root / path).read_text())
     assert settings.stale_findings(tmp_path) == []
@@ -37,7 +37,7 @@ def test_stale_files_are_found_without_a_build(settings, root, tmp_path):
 
 
 def test_a_deleted_mechanism_is_forgotten(settings, root, tmp_path):
-    for path in (settings.FACTS, "python/cortado/_settings.py"):
+    for path in (settings.FACTS, settings.PAGE, "python/cortado/_settings.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text((root / path).read_text())
     settings.forget(tmp_path, ["gla"])

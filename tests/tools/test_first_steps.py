@@ -98,7 +98,7 @@ def test_the_documents_first_calls(make, demo, parts, tmp_path, target):
     with Serving(make(target), tmp_path / "log") as server:
         said = "".join(server.said)
         assert "Training" not in said  # the demo was trained
-        assert ("goes on with texts" in said) == (target == "serve-demo")
+        assert ("continues texts" in said) == (target == "serve-demo")
         calls = 0
         for language, text in (block for part in parts for block in part):
             if language == "python":

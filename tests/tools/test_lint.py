@@ -130,3 +130,12 @@ def test_exception_without_reason_is_refused(lint):
     code, output = lint({"a.cpp": LONG}, "function a.cpp f\n")
     assert code == 1
     assert "lint-exceptions.txt:1: expected" in output
+
+
+def test_variables_of_the_environment(lint):
+    page = "| variable |\n|---|\n| `CORTADO_ISA`, `CORTADO_GONE` |\n"
+    code, output = lint({"docs/environment.md": page, "docs/architecture.md": LAYERS,
+                         "src/cortado/base/isa.cpp": 'const char* isa = std::getenv("CORTADO_ISA");\n',
+                         "a.py": "import os\n\nx = os.environ" + '.get("CORTADO_NEW", "1")\n'})  # fmt: skip
+    assert code == 1 and "nothing reads CORTADO_GONE" in output and "a.py:3: docs/environment.md does not name CORTADO_NEW" in output
+    assert "CORTADO_ISA" not in output

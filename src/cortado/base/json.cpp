@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cortado/base/asked_keys.h"
 #include "cortado/base/edit_distance.h"
 #include "cortado/base/files.h"
 
@@ -161,6 +162,7 @@ const Json* JsonReader::find(const std::string& key) {
 
 void JsonReader::note(const std::string& key, std::string expected, Json fallback, std::vector<std::string> words) {
   questions_.push_back({key, std::move(expected), std::move(fallback), std::move(words)});
+  AskedKeys::add(place_, questions_.back());
 }
 
 bool JsonReader::has(const std::string& key) const {

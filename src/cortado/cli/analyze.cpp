@@ -55,11 +55,11 @@ void add_text_options(CLI::App& command, TextCommand& options) {
   add_bos_option(command, options.model->bos);
   CLI::Option* text = command.add_option("--text", options.text, "the text (default: Tiny Shakespeare's beginning)");
   command.add_option("--file", options.file, "a file with the text")->excludes(text);
-  option(command, "--example", options.example, "of a model that learned a task: the number of a test example",
+  option(command, "--example", options.example, "for a model trained on a task: the index of a test example",
          CLI::NonNegativeNumber);
-  option(command, "--tokens", options.tokens, "tokens of it that are looked at", CLI::Range(2, kMostTokens), kShown);
+  option(command, "--tokens", options.tokens, "tokens of the text to analyze", CLI::Range(2, kMostTokens), kShown);
   option(command, "--layers", options.layers, "layers, from 0, separated by commas (default: all)", kCommas, kOneWord);
-  option(command, "--heads", options.heads, "heads of a layer that are drawn", CLI::Range(1, 1024), kShown);
+  option(command, "--heads", options.heads, "heads to draw per layer", CLI::Range(1, 1024), kShown);
   add_shown(command, options.shown);
 }
 
@@ -130,24 +130,24 @@ void add_text_command(CLI::App& analyze, const std::string& name, const std::str
 void add_text_commands(CLI::App& analyze) {
   add_text_command(
       analyze, "attention", "Draw the weights that a model's mixers give to past tokens",
-      "Any mechanism whose output is a weighted sum of values has such weights, softmax attention or not; they are the "
-      "derivative of what it\n"
-      "computes with respect to its values. Of recurrences, which weigh each channel in its own way, the mean.\n\n"
+      "Any mechanism whose output is a weighted sum of values has such weights, with softmax or without. They are the\n"
+      "derivative of the output with respect to the values. Recurrences weigh each channel differently: of these, the\n"
+      "mean over the channels is drawn.\n\n"
       "Examples:\n  cortado analyze attention runs/first --text \"To be, or not to be\" --out runs/attention\n"
       "  cortado analyze attention runs/linear --memory lola --chunk 16 --cache 16 --layers 0,5",
       [](const TextCommand& options, const Reading& reading) { return analyze_attention(reading, options.heads); });
   add_text_command(
       analyze, "latents", "Draw which latent states a model's tokens choose",
-      "p(l|t) by layer and head; state 0 is the window, where there is one. Usage entropy: of the mean of p(l|t) over "
-      "the tokens, 1 when all\n"
-      "states are used alike, 0 when one is (collapse).\n\n"
-      "Examples:\n  cortado analyze latents runs/macchiato --tokens 25 --out runs/latents",
+      "Shows p(l|t) by layer and head. State 0 is the window, if there is one. The usage entropy is that of the mean\n"
+      "of p(l|t) over the tokens: 1 if all states are used equally, 0 if only one is used (collapse).\n\n"
+      "Examples:\n"
+      "  cortado analyze latents runs/macchiato --tokens 25 --out runs/latents",
       [](const TextCommand& options, const Reading& reading) { return analyze_latents(reading, options.heads); });
   add_text_command(
       analyze, "collisions", "Measure how pairs in a linear state corrupt one another",
-      "The error with which the linear state answers a stored key with its value, for every stored pair after every "
-      "token: of the state alone,\n"
-      "behind a window, and behind a window with a cache of the pairs with the largest errors.\n\n"
+      "Measures the error with which the linear state returns the value of a stored key, for every stored pair after\n"
+      "every token: with the state alone, behind a window, and behind a window with a cache of the pairs with the\n"
+      "largest errors.\n\n"
       "Examples:\n  cortado analyze collisions runs/linear --tokens 256 --window-pairs 32 --cache-pairs 32 --layers 0",
       [](const TextCommand& options, const Reading& reading) {
         CollisionOptions collisions = options.collisions;
@@ -165,11 +165,12 @@ void add_text_commands(CLI::App& analyze) {
 void add_spectrum_command(CLI::App& analyze) {
   auto options = std::make_shared<TextCommand>();
   auto& command =
-      *analyze.add_subcommand("spectrum", "Measure what rank kernels need: singular values of Gram matrices");
+      *analyze.add_subcommand("spectrum", "Measure the rank that kernels need: singular values of Gram matrices");
   command.footer(
-      "Of random vectors (exponential and polynomial kernels), or with a RUN of the keys that its layers map for a "
-      "linear state. The least\nerror of a rank is that of every feature map with so many features.\n\n"
-      "Examples:\n  cortado analyze spectrum --n 128,256,512 --d 16,64,128 --out runs/spectrum\n"
+      "Analyses random vectors (exponential and polynomial kernels) or, with a RUN, the keys that its layers map for\n"
+      "a linear state. The least error of a rank is a lower bound for every feature map with that many features.\n\n"
+      "Examples:\n"
+      "  cortado analyze spectrum --n 128,256,512 --d 16,64,128 --out runs/spectrum\n"
       "  cortado analyze spectrum runs/linear --tokens 256 --layers 0");
   add_text_options(command, *options);
   command.get_option("run")->required(false);
@@ -178,7 +179,7 @@ void add_spectrum_command(CLI::App& analyze) {
   };
   numbers("--n", options->spectrum.n, "numbers of vectors", 8192);
   numbers("--d", options->spectrum.d, "sizes of vectors", 1 << 16);
-  numbers("--powers", options->spectrum.powers, "of the polynomial kernels", 64);
+  numbers("--powers", options->spectrum.powers, "powers of the polynomial kernels", 64);
   command.callback([options] {
     options->spectrum.seed = options->model->common->seed_or(0);
     if (options->model->run.empty()) {
@@ -242,11 +243,11 @@ std::vector<std::pair<std::string, Json>> configs_of(const MixersCommand& option
 }
 
 void add_mixers_options(CLI::App& command, MixersCommand& options, std::vector<int64_t>& lengths) {
-  option(command, "--mixers", options.mixers, "which, separated by commas, with settings: softmax,latte:latents=64",
+  option(command, "--mixers", options.mixers, "mixers, separated by commas, with settings: softmax,latte:latents=64",
          kCommas, kOneWord);
   command.add_option("--config", options.config, "the model; its mixer is replaced (default configs/compare.json)");
   command.add_option("--set", options.settings, "change the config: dim=1024 (repeatable)")->allow_extra_args(false);
-  option(command, "--softmax-every", options.softmax_every, "a hybrid: every so-manieth layer is softmax attention",
+  option(command, "--softmax-every", options.softmax_every, "make a hybrid: every N-th layer is softmax attention",
          CLI::Range(2, 1024));
   option(command, "--lengths", lengths, "tokens, separated by commas", kCommas, kOneWord, CLI::Range(1, 1 << 30),
          kShown);
@@ -256,11 +257,12 @@ void add_mixers_options(CLI::App& command, MixersCommand& options, std::vector<i
 
 void add_memory_command(CLI::App& analyze) {
   auto options = std::make_shared<MixersCommand>();
-  auto& command = *analyze.add_subcommand("memory", "Compare what mixers keep of a sequence at each length");
+  auto& command = *analyze.add_subcommand("memory", "Compare the state sizes of mixers at each length");
   command.footer(
-      "Key-value pairs a head (a linear state counts as its numbers over 2d), floats and bytes of one sequence, all "
-      "layers, float32.\n\n"
-      "Examples:\n  cortado analyze memory --mixers softmax,sliding_window:window=128,latte\n"
+      "Counts for one sequence: key-value pairs per head, the mean over the layers (a linear state counts as its\n"
+      "numbers divided by 2d); and floats and bytes of all layers, in float32.\n\n"
+      "Examples:\n"
+      "  cortado analyze memory --mixers softmax,sliding_window:window=128,latte\n"
       "  cortado analyze memory --mixers gla --softmax-every 4 --lengths 4096,131072");
   add_mixers_options(command, *options, options->memory.lengths);
   command.callback([options] {
@@ -272,21 +274,22 @@ void add_memory_command(CLI::App& analyze) {
 
 void add_scaling_command(CLI::App& analyze) {
   auto options = std::make_shared<MixersCommand>();
-  auto& command = *analyze.add_subcommand("scaling", "Measure time and memory of mixers against length, in turns");
+  auto& command = *analyze.add_subcommand("scaling", "Measure time and memory of mixers by sequence length, in turns");
   command.footer(
-      "A model with random weights and each mixer: its forward pass, forward and backward, and a token decoded after "
-      "so many; --tokens in each\n"
-      "pass, so longer sequences are fewer, or --sequences. The median and the quarters of --rounds, mixers in turns.\n"
-      "With --set causal=false bidirectional forms, which decode nothing.\n\n"
-      "Examples:\n  cortado analyze scaling --mixers softmax,latte,macchiato --lengths 256,1024,4096\n"
+      "Measures a model with random weights and each mixer: the forward pass, forward and backward, and one token\n"
+      "decoded after --lengths tokens. A pass has --tokens tokens, so there are fewer long sequences than short\n"
+      "ones; or it has --sequences sequences. Mixers take turns; the table has the median and the quartiles of\n"
+      "--rounds. --set causal=false measures bidirectional forms, which have no decoding.\n\n"
+      "Examples:\n"
+      "  cortado analyze scaling --mixers softmax,latte,macchiato --lengths 256,1024,4096\n"
       "  cortado analyze scaling --mixers latte:latents=32,latte:latents=128 --lengths 5000 --tokens 5000 --set "
       "layers=1");
   add_mixers_options(command, *options, options->scaling.lengths);
-  option(command, "--tokens", options->scaling.tokens, "tokens of a pass", CLI::Range(1, 1 << 30), kShown);
-  command.add_option("--sequences", options->scaling.sequences, "sequences of a pass, in place of --tokens")
+  option(command, "--tokens", options->scaling.tokens, "tokens per pass", CLI::Range(1, 1 << 30), kShown);
+  command.add_option("--sequences", options->scaling.sequences, "sequences per pass, instead of --tokens")
       ->check(CLI::Range(1, 1 << 20))
       ->excludes("--tokens");
-  option(command, "--rounds", options->scaling.rounds, "measurements of each", CLI::Range(1, 1000), kShown);
+  option(command, "--rounds", options->scaling.rounds, "measurements of each pass", CLI::Range(1, 1000), kShown);
   command.add_flag("!--forward-only", options->scaling.backward, "no backward pass");
   command.callback([options] {
     options->common->apply();
@@ -316,10 +319,11 @@ void add_convolution_command(CLI::App& analyze) {
   auto options = std::make_shared<ConvolutionCommand>();
   auto& command = *analyze.add_subcommand("convolution", "Draw what the slots of a mechanism hold of past tokens");
   command.footer(
-      "Of mechanisms whose slots hold tokens by their positions alone, as Blurry Window Attention's do.\n\n"
+      "For mechanisms whose slots hold tokens by their positions only, such as Blurry Window Attention.\n\n"
       "Examples:\n  cortado analyze convolution --set slots=17 --set period=34 --tokens 64 --out runs/convolution");
-  command.add_option("--mixer", options->mixer, "which (default: the first that there is)");
-  command.add_option("--set", options->settings, "a setting of it: decay=false (repeatable)")->allow_extra_args(false);
+  command.add_option("--mixer", options->mixer, "the mechanism (default: the first of this kind)");
+  command.add_option("--set", options->settings, "change a setting of the mechanism: decay=false (repeatable)")
+      ->allow_extra_args(false);
   command.add_option("--tokens", options->tokens, "tokens read")->check(CLI::Range(1, 65536))->capture_default_str();
   add_shown(command, options->shown);
   options->common = add_common_options(command);
@@ -337,7 +341,8 @@ void add_analyze_command(CLI::App& app) {
   auto& analyze =
       *app.add_subcommand("analyze", "Look into models and mechanisms: tables and pictures of what they do");
   analyze.footer(
-      "Each prints a table; --json prints the numbers, --out DIR writes both and the pictures (SVG).\n\n"
+      "Each analysis prints a table. --json prints the numbers instead; --out DIR writes both and the pictures "
+      "(SVG).\n\n"
       "Examples:\n  cortado analyze attention runs/first --out runs/attention\n"
       "  cortado analyze memory --mixers softmax,gla,latte\n"
       "  cortado analyze ANALYSIS --help");

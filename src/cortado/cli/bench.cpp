@@ -67,9 +67,10 @@ void print_text(const OperatorRequest& request, const Json& json) {
             << ", " << (request.dtype == at::kBFloat16 ? "bfloat16" : "float32") << "; medians of " << request.rounds
             << " rounds\n\nCeilings of this run:\n";
   print_tables(json);
-  std::cout << "\nflops: 4 K V a token and head for a scan (6 for the delta scan, 8 for the two passes over slots), "
-               "4 K a key seen; 3.5 times that\nwith backward. Bytes: inputs and outputs once; with backward 3 inputs "
-               "+ 2 outputs. exp: of the definition, forward.\n";
+  std::cout
+      << "\nFLOPs: 4 K V per token and head for a scan (6 for the delta scan, 8 for the two passes over slots), 4 K "
+         "per key seen; 3.5\ntimes that with backward. Bytes: inputs and outputs once; with backward 3 inputs + 2 "
+         "outputs. exp: the definition's, forward.\n";
 }
 
 void bench_operators(OpsOptions& options) {
@@ -98,28 +99,30 @@ void bench_operators(OpsOptions& options) {
 
 void add_ops_command(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
-      "ops", "Measure primitives and mechanisms: forward, with backward and by steps, beside what the machine can do");
+      "ops",
+      "Measure primitives and mechanisms (forward, with backward, per step) relative to what the machine can do");
   auto options = std::make_shared<OpsOptions>();
   OperatorRequest& request = options->request;
-  option(*command, "--op", options->operators, "which: gated_scan, gated_scan/head, latte, ... (default all)", kCommas);
+  option(*command, "--op", options->operators, "operators: gated_scan, gated_scan/head, latte, ... (default all)",
+         kCommas);
   option(*command, "--tokens", request.tokens, "lengths (default 256 1024 4096 16384 65536)", kCommas,
          CLI::Range(1, 1 << 24));
   command->add_option("--heads", request.heads, "heads")->check(CLI::Range(1, 4096))->capture_default_str();
   option(*command, "--size", request.size, "K = V = latents = slots", CLI::Range(1, 4096), kShown);
-  option(*command, "--threads", request.threads, "one or several numbers of threads, measured in turns", kCommas,
-         CLI::Range(1, 4096));
-  option(*command, "--rounds", request.rounds, "the median of so many is printed", CLI::Range(1, 1000), kShown);
+  option(*command, "--threads", request.threads, "numbers of threads, measured in turns", kCommas, CLI::Range(1, 4096));
+  option(*command, "--rounds", request.rounds, "measurements, whose median is printed", CLI::Range(1, 1000), kShown);
   option(*command, "--dtype", options->dtype, "float32 or bfloat16", CLI::IsMember({"float32", "bfloat16"}), kShown);
-  command->add_option("--seed", options->seed, "of the random inputs")->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", options->seed, "seed of the random inputs")->check(CLI::NonNegativeNumber);
   command->add_flag("--json", options->json, "print JSON");
   command->add_flag("--quiet", options->quiet, "show no progress bar");
   std::string operators;
   for (const OperatorCase& each : operator_cases()) operators += concat("\n  ", each.name, ": ", each.note);
-  command->footer(concat(
-      "Everything is checked against its definition first; of what is wrong no number is printed. Times move by 15 % "
-      "from minute\nto minute: compare within a run.\nOperators:",
-      operators, "\nExamples:\n  cortado bench ops --op gated_scan,latte --tokens 4096 --threads 1,2\n",
-      "  cortado bench ops --json >ops.json"));
+  command->footer(
+      concat("Every operator is checked against its definition first; if one is wrong, nothing is measured. Times vary "
+             "by 15 %\n"
+             "from minute to minute, so compare only numbers of one run.\nOperators:",
+             operators, "\nExamples:\n  cortado bench ops --op gated_scan,latte --tokens 4096 --threads 1,2\n",
+             "  cortado bench ops --json >ops.json"));
   command->callback([options] { bench_operators(*options); });
 }
 
@@ -141,12 +144,12 @@ void bench_scale(const std::vector<std::string>& words) {
   arguments.push_back(nullptr);
   ::execvp(arguments[0], arguments.data());
   throw Failure(
-      concat("[bench scale] ", python, " can't be started: ", std::strerror(errno), "; $PYTHON names another"));
+      concat("[bench scale] ", python, " can't be started: ", std::strerror(errno), "; set $PYTHON to another one"));
 }
 
 void add_scale_command(CLI::App& bench) {
   CLI::App* command =
-      bench.add_subcommand("scale", "Measure training on several processes: speed-up, memory, bytes that are sent");
+      bench.add_subcommand("scale", "Measure training on several processes: speed-up, memory, bytes sent");
   command->set_help_flag();
   command->prefix_command();
   command->callback([command] { bench_scale(command->remaining()); });
@@ -159,7 +162,7 @@ void add_bench_command(CLI::App& app) {
   bench->require_subcommand(0, 1);
   bench->callback([bench] {
     fail_input_if(bench->get_subcommands().empty(),
-                  "[bench] say what: `cortado bench ops`, or `cortado bench model CONFIG`");
+                  "[bench] choose what to measure: `cortado bench ops` or `cortado bench model CONFIG`");
   });
   add_ops_command(*bench);
   add_bench_model_command(*bench);

@@ -162,7 +162,7 @@ void print_text(const ModelBench& options, const LanguageModel& model, const Jso
             << options.dtype() << (options.weights ? ", weights " + *options.weights : "") << "\n\n";
   const Table training = table_of(results["training"], {{"training T", "/tokens"},
                                                         {"batch", "/batch"},
-                                                        {"time a step", "", time_a_step},
+                                                        {"time per step", "", time_a_step},
                                                         {"tokens/s", "/tokens_per_second", human_count},
                                                         {"GFLOP/s", "/flops_per_second", decimals(0, 1e9)},
                                                         {"peak memory", "/peak_bytes", human_bytes}});
@@ -171,15 +171,15 @@ void print_text(const ModelBench& options, const LanguageModel& model, const Jso
                {{"prefill T", "/tokens"}, {"time", "/seconds", milliseconds(1)}, {"tokens/s", "", prefill_speed}});
   const Table decode =
       table_of(results["decode"], {{"decode at depth", "/depth", with_commas},
-                                   {"time a token", "/seconds", milliseconds(3)},
+                                   {"time per token", "/seconds", milliseconds(3)},
                                    {"tokens/s", "/seconds", [](double s) { return human_count(1 / s); }},
                                    {"state", "/state_bytes", human_bytes},
                                    {"memory", "/resident_bytes", human_bytes}});
   if (!options.weights) std::cout << training.text() << "\n";
   std::cout << prefill.text() << "\n" << decode.text();
   if (done && !reached_all(options, results)) {
-    std::cout << "depth " << with_commas(options.depths.back()) << " was not reached: reading on took longer than "
-              << options.budget << " s (--budget)\n";
+    std::cout << "depth " << with_commas(options.depths.back())
+              << " was not reached: reading up to it took longer than " << options.budget << " s (--budget)\n";
   }
 }
 
@@ -206,13 +206,13 @@ void bench_model(ModelBench& options) {
   if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
   if (config.vocabulary == 0) config.vocabulary = kAssumedVocabulary;
   fail_input_if(!config.causal, "[", options.config,
-                "] an encoder reads whole sequences: it can't be prefilled or decode");
+                "] a bidirectional model reads whole sequences: it has no prefill and no decoding");
   std::sort(options.tokens.begin(), options.tokens.end());
   std::sort(options.depths.begin(), options.depths.end());
   const bool limited = config.positions == PositionKind::kLearned;
   for (const int64_t length : {options.tokens.back(), options.depths.empty() ? 0 : options.depths.back()}) {
     fail_input_if(limited && length >= config.context, "[", options.config, "] its learned positions end at ",
-                  config.context, " tokens: name shorter --tokens and --depth than ", length);
+                  config.context, " tokens: --tokens and --depth must be below that, got ", length);
   }
   catch_interrupts();
   const auto model = std::make_shared<LanguageModel>(config);
@@ -232,19 +232,19 @@ void bench_model(ModelBench& options) {
 
 void add_bench_model_command(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
-      "model", "Measure a config's model: a step of training, prefill, decoding at depths, and memory");
+      "model", "Measure a config's model: training steps, prefill, decoding at several depths, and memory");
   auto options = std::make_shared<ModelBench>();
   option(*command, "config", options->config, "a config file, or a run's folder; the weights are random", kRequired);
   option(*command, "--tokens", options->tokens, "lengths for training and prefill (default 256 1024 4096)", kCommas,
          CLI::Range(1, 1 << 24));
-  option(*command, "--depth", options->depths, "tokens before those decoded (default 0 100 1000 ... 1000000)", kCommas,
-         CLI::NonNegativeNumber);
-  option(*command, "--budget", options->budget, "seconds to read on to the next depth", CLI::PositiveNumber, kShown);
-  option(*command, "--batch", options->batch, "sequences in a training step (default: 4096 tokens in all)",
+  option(*command, "--depth", options->depths,
+         "tokens read before decoding is measured (default 0 100 1000 ... 1000000)", kCommas, CLI::NonNegativeNumber);
+  option(*command, "--budget", options->budget, "seconds to read up to the next depth", CLI::PositiveNumber, kShown);
+  option(*command, "--batch", options->batch, "sequences per training step (default: 4096 tokens in total)",
          CLI::PositiveNumber);
-  option(*command, "--rounds", options->rounds, "the median of so many is printed", CLI::Range(1, 1000), kShown);
-  option(*command, "--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer",
-         CLI::Range(1, 1 << 30));
+  option(*command, "--rounds", options->rounds, "measurements, whose median is printed", CLI::Range(1, 1000), kShown);
+  option(*command, "--vocabulary", options->vocabulary,
+         "size of the vocabulary, if the config leaves it to the tokenizer", CLI::Range(1, 1 << 30));
   option(*command, "--set", options->settings, "change the config: dim=256 (repeatable)", kAssignments);
   command->add_flag("--json", options->json, "print JSON");
   command->add_flag("--quiet", options->quiet, "show no progress bar");
@@ -253,9 +253,9 @@ void add_bench_model_command(CLI::App& bench) {
   add_weights_option(*command, options->weights);
   add_cache_option(*command, options->kv_type);
   command->footer(
-      "Depths are reached by reading random tokens; one that takes longer than --budget is not waited for, and what "
-      "was\nreached is measured instead. --dtype bfloat16 trains under autocast; prefill and decoding are float32.\n"
-      "With --weights nothing is trained.\n"
+      "Depths are reached by reading random tokens. If that takes longer than --budget, the depth reached by then is\n"
+      "measured instead. --dtype bfloat16 trains under autocast; prefill and decoding are float32. With --weights,\n"
+      "training is not measured.\n"
       "Examples:\n  cortado bench model configs/table1/latte-pp.json --tokens 1024,4096\n"
       "  cortado bench model configs/nanogpt-gpu.json --set positions=rotary --depth 100,10000 --json\n"
       "  cortado bench model runs/linear --memory lola --chunk 256 --cache 256 --weights int8 --depth 1024,32768");

@@ -48,7 +48,7 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
   const HelpGroup group(command, "Common");
   command.add_option("--device", options->device, "cpu, cuda, cuda:1 (default cpu)");
   option(command, "--threads", options->threads,
-         "threads to compute with (default: one a core; 1 where other work wants the cores)", CLI::Range(1, 4096));
+         "number of threads (default: one per core; choose 1 if other programs need the cores)", CLI::Range(1, 4096));
   command.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")->check(one_of_types());
   command.add_option("--seed", options->seed, "seed of every random draw")->check(CLI::NonNegativeNumber);
   command.set_version_flag("--version", version_line(), "print the version");
@@ -58,14 +58,14 @@ std::shared_ptr<CommonOptions> add_common_options(CLI::App& command) {
 void add_weights_option(CLI::App& command, std::optional<std::string>& weights) {
   const HelpGroup group(command, "Common");
   option(command, "--weights", weights,
-         "keep the weights' matrices as int4, int8, bfloat16 or float16, whatever --dtype calculates in",
+         "store weight matrices as int4, int8, bfloat16 or float16; --dtype remains the type of computation",
          CLI::IsMember(weight_format_names()));
 }
 
 void add_cache_option(CLI::App& command, std::optional<std::string>& type) {
   const HelpGroup group(command, "Common");
   option(command, "--kv-type", type,
-         "keep what softmax layers and macchiato's caches keep of keys and values as float32, bfloat16 or float16 "
+         "store the keys and values of softmax layers and of macchiato's caches as float32, bfloat16 or float16 "
          "(default: as --dtype)",
          one_of_types());
 }
@@ -73,9 +73,9 @@ void add_cache_option(CLI::App& command, std::optional<std::string>& type) {
 void add_sampling_options(CLI::App& command, SamplingChoice& choice) {
   const HelpGroup group(command, kSamplingGroup);
   command.add_option("--temperature", choice.temperature,
-                     "0: always the likeliest token (default of all these: the model's own, as its "
-                     "generation_config.json has it; else 0.8, top-k 40, top-p 0.95, min-p 0.05 of one that was taught "
-                     "to chat, 1 of others)");
+                     "0: always the likeliest token (defaults of all sampling options: those of the model's "
+                     "generation_config.json; otherwise 0.8, top-k 40, top-p 0.95, min-p 0.05 for chat models, 1 for "
+                     "others)");
   command.add_option("--top-k", choice.top_k, "only the k likeliest tokens; 0: all");
   command.add_option("--top-p", choice.top_p, "only the likeliest tokens that together have probability p");
   command.add_option("--min-p", choice.min_p, "only tokens at least this fraction as likely as the likeliest");
@@ -84,7 +84,7 @@ void add_sampling_options(CLI::App& command, SamplingChoice& choice) {
 
 void add_bos_option(CLI::App& command, bool& bos) {
   command.add_flag_callback(
-      "--no-bos", [&bos] { bos = false; }, "leave out the mark that a model expects at a text's beginning (BOS)");
+      "--no-bos", [&bos] { bos = false; }, "put no begin token (BOS) before a text, even if the model expects one");
 }
 
 WeightFormat weight_format_or_plain(const std::optional<std::string>& weights) {
@@ -176,7 +176,7 @@ void add_mechanism_options(CLI::App& command, const std::vector<OptionOwner>& ow
 std::optional<Memory> MemoryOptions::chosen() const {
   if (!memory.kind.empty()) return memory;
   for (const auto& [name, value] : memory.options.items()) {
-    throw InputError(concat("[memory] ", flag_of(name), " goes with --memory"));
+    throw InputError(concat("[memory] ", flag_of(name), " needs --memory"));
   }
   return std::nullopt;
 }
@@ -197,7 +197,7 @@ std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
   options->command = &command;
   const HelpGroup group(command, kMemoryGroup);
   const auto kinds = memory_kinds();
-  command.add_option("--memory", options->memory.kind, "of a converted model: " + alternatives(kinds))
+  command.add_option("--memory", options->memory.kind, "the memory of a converted model: " + alternatives(kinds))
       ->check(CLI::IsMember(kinds));
   add_mechanism_options(command, memory_options(), options->memory.options);
   return options;

@@ -134,8 +134,7 @@ struct ModelOptions {
 
 // The help text of the positional argument of a command that opens a model.
 inline constexpr const char* kModelHelp =
-    "a run's folder, as `cortado train`, `import` or `linearize` makes it; a GGUF file; or a Hugging Face model's "
-    "folder";
+    "a run's folder (made by `cortado train`, `import` or `linearize`), a GGUF file, or a Hugging Face model's folder";
 
 // Adds the positional RUN, --checkpoint, the memory's and the common options. With `runs`, accepts several RUNs and
 // stores them there.

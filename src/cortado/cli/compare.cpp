@@ -73,14 +73,13 @@ void run(CompareOptions& options) {
 }
 
 constexpr const char* kCompareFooter =
-    "Mixers: every causal one that `cortado mechanisms` lists and variants of them, or all.\n"
-    "The feed-forward of each model is widened or narrowed so that parameters agree within 5 %; crops, order and "
-    "number of\n"
-    "steps are the same. Speeds are measured at the end, all mixers in turns.\n"
+    "Mixers: every causal mechanism of `cortado mechanisms`, their variants, or all.\n"
+    "The feed-forward width of each model is chosen so that parameter counts agree within 5 %. All models are trained\n"
+    "on the same crops in the same order for the same number of steps. Speeds are measured at the end, in turns.\n"
     "Examples:\n"
     "  cortado compare --mixers softmax,linear,latte --steps 2000 --out runs/compare\n"
     "  cortado compare --mixers all --steps 500 --data book.txt --out runs/book\n"
-    "Interrupted or killed, the same command goes on; finished runs are not redone.";
+    "After an interruption the same command continues; finished runs are not repeated.";
 
 }  // namespace
 
@@ -89,20 +88,19 @@ void add_compare_command(CLI::App& app) {
   auto options = std::make_shared<CompareOptions>();
   CompareRequest& request = options->request;
   request.out = "runs/compare";
-  command->add_option("--mixers", request.mixers, "which, separated by commas, or all")->delimiter(',')->required();
+  command->add_option("--mixers", request.mixers, "mixers, separated by commas, or all")->delimiter(',')->required();
   command->add_option("--config", request.config_name,
                       "the model; its mixer is replaced (default configs/compare.json)");
   command->add_option("--data", request.data,
                       "a text, or a folder made by `cortado prepare` (default Tiny Shakespeare)");
   command->add_option("--out", request.out, "folder of runs and table (default runs/compare)");
   command->add_option("--steps", options->steps, "steps of each run")->check(CLI::PositiveNumber);
-  command->add_option("--batch", options->batch, "crops in a batch")->check(CLI::PositiveNumber);
-  command->add_option("--context", options->context, "tokens in a crop")->check(CLI::PositiveNumber);
+  command->add_option("--batch", options->batch, "crops per batch")->check(CLI::PositiveNumber);
+  command->add_option("--context", options->context, "tokens per crop")->check(CLI::PositiveNumber);
   option(*command, "--depths", request.depths, "depths at which decoding is timed (default 256,4096,65536)", kCommas,
          CLI::PositiveNumber);
   option(*command, "--set", options->settings, "change the config: dim=256 (repeatable)", kAssignments);
-  command->add_flag("--bare", request.bare,
-                    "give mixers that see no order no positions either (by default sinusoidal ones)");
+  command->add_flag("--bare", request.bare, "give no positions to mixers that see no order (default: sinusoidal ones)");
   command->add_flag("--quiet", options->quiet, "print only the table");
   command->footer(kCompareFooter);
   options->common = add_common_options(*command);

@@ -169,10 +169,10 @@ void print_depths(const Subject& subject, const Json& json) {
   std::cout << depth_table(json).text();
   if (subject.config().positions == PositionKind::kLearned) {
     std::cout << "Its learned positions end at " << subject.config().context
-              << " tokens: beyond, the numbers are only for comparison.\n";
+              << " tokens: beyond that, the numbers are only for comparison.\n";
   }
   if (subject.config().causal) {
-    std::cout << "KV cache: of softmax layers in the places of these, with their key heads, as "
+    std::cout << "KV cache: of softmax layers in place of these, with as many key heads, as "
               << dtype_name(subject.dtype) << ".\n";
   } else {
     std::cout << "A bidirectional model reads whole sequences: it has no state.\n";
@@ -184,7 +184,7 @@ void print_pairs(const Subject& subject) {
   if (!mean_pairs(subject, 1)) return;
   const Table table = table_of(depths(subject, {1024, 2048, 4096, 8192, 16384}),
                                {{"tokens read", "/tokens", with_commas},
-                                {"softmax pairs a head", "/pairs/softmax", decimals(0)},
+                                {"softmax pairs per head", "/pairs/softmax", decimals(0)},
                                 {"state, as pairs", "/pairs/state", decimals(0)},
                                 {"compression", "/compression", [](double x) { return fixed(x, 1) + "x"; }}});
   std::cout << "\n"
@@ -196,7 +196,7 @@ void print_text(const Subject& subject) {
   const int64_t parameters = subject.model.parameter_count();
   std::cout << (config.name.empty() ? "model" : config.name) << ": " << config.layers.size() << " layers, width "
             << config.dim << ", " << config.heads << " heads, "
-            << (config.channels > 0 ? concat(config.channels, " numbers a place")
+            << (config.channels > 0 ? concat(config.channels, " numbers per position")
                                     : concat("vocabulary ", with_commas(config.vocabulary)));
   if (config.head.kind != HeadKind::kLanguage) std::cout << ", " << config.head.classes << " classes";
   if (subject.vocabulary_assumed) std::cout << " (assumed: the tokenizer decides; --vocabulary sets it)";
@@ -249,7 +249,7 @@ Table layer_table(const Json& description) {
 
 Table depth_table(const Json& description) {
   return table_of(description.at("depths"), {{"tokens read", "/tokens", depth_name},
-                                             {"FLOPs a token", "/flops_per_token", human_count},
+                                             {"FLOPs per token", "/flops_per_token", human_count},
                                              {"state", "/state_bytes", human_bytes},
                                              {"KV cache", "/kv_cache_bytes", human_bytes},
                                              {"cache / state", "", cache_by_state}});
@@ -257,11 +257,11 @@ Table depth_table(const Json& description) {
 
 void add_describe_command(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("describe", "Print a model's layers, parameters, FLOPs a token and the size of its state");
+      app.add_subcommand("describe", "Print a model's layers, parameters, FLOPs per token and the size of its state");
   auto options = std::make_shared<DescribeOptions>();
   command->add_option("config", options->run, concat("a config file; ", kModelHelp))->required();
-  option(*command, "--vocabulary", options->vocabulary, "tokens, where the config leaves them to the tokenizer",
-         CLI::Range(1, 1 << 30));
+  option(*command, "--vocabulary", options->vocabulary,
+         "size of the vocabulary, if the config leaves it to the tokenizer", CLI::Range(1, 1 << 30));
   command->add_flag("--json", options->json, "print JSON");
   options->memory = add_memory_options(*command);
   options->common = add_common_options(*command);

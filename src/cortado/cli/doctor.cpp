@@ -271,15 +271,18 @@ void examine(bool json) {
 
 void add_doctor_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "doctor", "Print what this machine has and uses, and try every operator against its definition");
+      "doctor", "Print what this machine has and uses, and check every operator against its definition");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "print JSON");
   const auto common = add_common_options(*command);
   command->footer(
-      "The exit code is 0 when all is well, else 1, with a line for each thing that is not.\n"
+      "The exit code is 0 if all is well, otherwise 1, with one line per problem.\n"
       "CORTADO_ISA=avx512|avx2|sse4|scalar|aten chooses the kernels' instruction set; aten turns them off.\n"
-      "CORTADO_CUDA=off does so on GPUs; CORTADO_CUDA_CACHE=FOLDER|off is where their binaries are kept.\n"
-      "Examples:\n  cortado doctor\n  CORTADO_ISA=avx2 cortado doctor --json");
+      "CORTADO_CUDA=off turns off the kernels for GPUs; CORTADO_CUDA_CACHE=FOLDER|off is where their binaries are\n"
+      "kept.\n"
+      "Examples:\n"
+      "  cortado doctor\n"
+      "  CORTADO_ISA=avx2 cortado doctor --json");
   command->callback([json, common] {
     common->apply();
     examine(*json);

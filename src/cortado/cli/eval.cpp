@@ -166,22 +166,20 @@ void take_run_from_texts(EvalCommand& command) {
 void add_eval_command(CLI::App& app) {
   auto command = std::make_shared<EvalCommand>();
   auto& eval =
-      *app.add_subcommand("eval", "Measure how well a model predicts a text, and what it finds again in a long one");
+      *app.add_subcommand("eval", "Measure how well a model predicts texts, and what it retrieves from long ones");
   eval.footer(
-      "Windows of --context tokens lie over each document, the first at its beginning, each next one --stride tokens "
-      "further on, the last\n"
-      "at its end. Every token but a document's first is predicted once, by the first window that reaches it: from at "
-      "least context - stride\n"
-      "tokens before it where the document has them. Before every window the model reads the mark that it expects at a "
-      "text's beginning\n"
-      "(BOS), where it has one, as `cortado generate` does; --no-bos leaves it out. Each file is a document, or each "
-      "part of it between\n"
-      "--separator. Loss is in nats a token.\n\nExamples:\n"
+      "Each document is covered by windows of --context tokens: the first begins at the document's beginning, each\n"
+      "next one --stride tokens later, and the last ends at the document's end. Every token except a document's\n"
+      "first is predicted once, by the first window that contains it. So it is predicted from at least context -\n"
+      "stride tokens, if the document has them. Before every window the model reads its begin token (BOS), if it\n"
+      "has one, as in `cortado generate`; --no-bos leaves it out. Each file is one document, or each of its parts\n"
+      "between --separator. Loss is in nats per token.\n\n"
+      "Examples:\n"
       "  cortado eval runs/first --text validation.txt --context 256,1024,4096\n"
       "  cortado eval runs/first --text book.txt letters.txt\n"
-      "  cortado eval ruler --help   what a model finds again in a long text: needles, variables, words, documents\n"
-      "  cortado eval ppl --help     perplexity against context length, as a picture\n"
-      "  cortado eval task --help    what a model has learned of a task");
+      "  cortado eval ruler --help   what a model retrieves from long texts: needles, variables, words, documents\n"
+      "  cortado eval ppl --help     perplexity by context length, with a picture\n"
+      "  cortado eval task --help    metrics of a model on the task that it was trained on");
   command->model = add_model_options(eval);
   // Required for this form only: with required(), CLI11 would also require it for the subcommands.
   eval.get_option("run")->required(false);

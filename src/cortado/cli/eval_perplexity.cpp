@@ -36,7 +36,7 @@ at::Tensor read_tokens(const PerplexityCommand& command, const std::string& text
   const auto ids = tokenizer.encode(text);
   const auto count = static_cast<int64_t>(ids.size()), needed = command.first() + command.count();
   fail_input_if(count < needed, "[--data] ", command.data, " has ", with_commas(count), " tokens, ",
-                with_commas(needed), " are needed: half the longest length and those that are predicted");
+                with_commas(needed), " are needed: half the longest length plus the predicted tokens");
   return at::tensor(std::vector<int32_t>(ids.begin(), ids.begin() + needed), at::kLong);
 }
 
@@ -169,16 +169,13 @@ void run_perplexity(const PerplexityCommand& command) {
 }
 
 constexpr const char* kPerplexityFooter =
-    "The same tokens are predicted at every length L, each from at least L/2 and less than L tokens before it: windows "
-    "that slide by half\n"
-    "a length, the first half of each only read. They begin half the longest length into the text; --tokens of them, "
-    "or half the longest\n"
-    "length where that is more. Long windows are read in pieces that go on from a state, so memory is that of the "
-    "model's state. Before\n"
-    "every window the model reads the mark that it expects at a text's beginning (BOS), where it has one; --no-bos "
-    "leaves it out.\n"
-    "Perplexities of different tokenizers don't compare; bits_per_byte (in --out and --json) do. Table and picture "
-    "show everything that\n--out holds.\n\nExamples:\n"
+    "The predicted tokens are the same for every length L. Each is predicted from at least L/2 and less than L tokens\n"
+    "before it: windows slide by half a length, and the first half of each window is only read. The predicted tokens\n"
+    "begin half the longest length into the text. There are --tokens of them, or half the longest length if that is\n"
+    "more. Long windows are read in pieces that continue from a state, so memory is that of the model's state. Before\n"
+    "every window the model reads its begin token (BOS), if it has one; --no-bos leaves it out.\n"
+    "Perplexities of different tokenizers can't be compared, but bits_per_byte (in --out and --json) can. Table and\n"
+    "picture show everything that --out holds.\n\nExamples:\n"
     "  cortado eval ppl models/smollm2 --data book.txt --lengths 256,1024,4096,16384\n"
     "  cortado eval ppl models/smollm2 runs/converted --data book.txt --out ppl.jsonl --svg ppl.svg";
 
@@ -186,16 +183,16 @@ constexpr const char* kPerplexityFooter =
 
 void add_eval_perplexity_command(CLI::App& eval) {
   auto command = std::make_shared<PerplexityCommand>();
-  auto& ppl = *eval.add_subcommand("ppl", "Measure perplexity against context length, as a table and a picture");
+  auto& ppl = *eval.add_subcommand("ppl", "Measure perplexity by context length, as a table and a picture");
   ppl.footer(kPerplexityFooter);
   command->models = add_several_models(ppl);
   add_bos_option(ppl, command->models->options->bos);
   ppl.add_option("--data", command->data, "the text")->required();
   option(ppl, "--lengths", command->lengths, "context lengths, separated by commas", kCommas, kOneWord,
          CLI::Range(2, 1 << 30), kShown);
-  option(ppl, "--tokens", command->tokens, "tokens to predict at least", CLI::Range(int64_t{1}, int64_t{1} << 40),
-         kShown);
-  ppl.add_option("--svg", command->svg, "a picture of the curves");
+  option(ppl, "--tokens", command->tokens, "least number of tokens to predict",
+         CLI::Range(int64_t{1}, int64_t{1} << 40), kShown);
+  ppl.add_option("--svg", command->svg, "a file for a picture of the curves");
   ppl.add_flag("--json", command->json, "print a JSON list instead of the table");
   ppl.callback([command, &eval] {
     refuse_outer_options(eval, "ppl");

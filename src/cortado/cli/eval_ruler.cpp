@@ -174,20 +174,24 @@ void run_ruler(RulerCommand& command) {
 }
 
 constexpr const char* kRulerFooter =
-    R"(RULER's thirteen tasks, each a text of --lengths tokens (prompt and answer together) and a question about it. Needles:
-a sentence hides a value under a key, and the value is asked for. single_1: a number in noise; single_2, single_3: a
-number, a UUID in the text of --haystack; multikey_1: one of four there; multikey_2, multikey_3: one among needles only;
-multivalue, multiquery: four values of one key, of four keys; own, which is not RULER's: a number in sentences of yours
-(--needles, such as data/needles/held-out.jsonl). vt: which variables have a value; cwe, fwe: the most frequent words;
-qa_squad, qa_hotpot: questions about one of many documents (--squad, --hotpotqa). Answers are greedy; an answer's score is
-the share of the references that occur in it (qa: any). A model that was taught to chat is asked in its own template. The
-table shows everything that --out holds, models of earlier calls too.
+    R"(RULER's thirteen tasks: texts of --lengths tokens (prompt and answer together), each with a question about it.
+Needles: a sentence hides a value under a key, and the question asks for the value.
+  single_1                 a number in noise
+  single_2, single_3       a number or a UUID in the text of --haystack
+  multikey_1               one of four keys there
+  multikey_2, multikey_3   one of many keys, among needles only
+  multivalue, multiquery   four values of one key, or of four keys
+  own                      not RULER's: a number in sentences of yours (--needles, as data/needles/held-out.jsonl)
+Other tasks: vt: which variables have a value; cwe, fwe: the most frequent words; qa_squad, qa_hotpot: questions about
+one of many documents (--squad, --hotpotqa).
+Answers are greedy. An answer's score is the share of the references that occur in it (qa: any of them). Chat models are
+asked in their own template. The table shows everything that --out holds, including models of earlier calls.
 
 Examples:
   cortado eval ruler models/smollm2 --lengths 1024 --samples 10
   cortado eval ruler models/smollm2 runs/converted --tasks single_1,vt,cwe --out ruler.jsonl
   cortado eval ruler models/smollm2 --haystack essays.txt --squad dev-v2.0.json --lengths 4096 --samples 500
-  cortado eval niah models/smollm2 --lengths 512,1024 --samples 10    (the same command; of itself single_1)
+  cortado eval niah models/smollm2 --lengths 512,1024 --samples 10    (as eval ruler; default task single_1)
   cortado eval niah models/smollm2 --tasks own --haystack essays.txt --needles data/needles/held-out.jsonl)";
 
 void add_ruler_command(CLI::App& eval, const std::string& name, const std::string& about,
@@ -205,13 +209,13 @@ void add_ruler_command(CLI::App& eval, const std::string& name, const std::strin
       ->default_str(tasks.empty() ? "all that the named files allow" : joined(tasks, ","));
   option(ruler, "--lengths", command->request.lengths, "tokens of prompt and answer, separated by commas", kCommas,
          kOneWord, CLI::Range(1, 1 << 24), kShown);
-  option(ruler, "--samples", command->request.samples, "questions of each task and length", CLI::Range(1, 100000),
-         kShown);
-  option(ruler, "--batch", command->request.batch, "questions asked at once", CLI::Range(1, 1024), kShown);
+  option(ruler, "--samples", command->request.samples, "questions per task and length", CLI::Range(1, 100000), kShown);
+  option(ruler, "--batch", command->request.batch, "questions per batch", CLI::Range(1, 1024), kShown);
   ruler.add_option("--haystack", command->files.at(RulerNeeds::kEssay).path, "the text that needles are hidden in");
-  ruler.add_option("--needles", command->files.at(RulerNeeds::kOwn).path,
-                   "of own: sentences to hide, a JSON object a line: {\"needle\": \"The key of {key} is {value}.\", "
-                   "\"question\": \"What is the key of {key}?\", \"answer\": \"The key of {key} is\"}");
+  ruler.add_option(
+      "--needles", command->files.at(RulerNeeds::kOwn).path,
+      "for own: sentences to hide, one JSON object per line: {\"needle\": \"The key of {key} is {value}.\", "
+      "\"question\": \"What is the key of {key}?\", \"answer\": \"The key of {key} is\"}");
   ruler.add_option("--squad", command->files.at(RulerNeeds::kSquad).path, "SQuAD's dev-v2.0.json, for qa_squad");
   ruler.add_option("--hotpotqa", command->files.at(RulerNeeds::kHotpotQa).path,
                    "HotpotQA's hotpot_dev_distractor_v1.json, for qa_hotpot");
@@ -227,8 +231,8 @@ void add_ruler_command(CLI::App& eval, const std::string& name, const std::strin
 }  // namespace
 
 void add_eval_ruler_commands(CLI::App& eval) {
-  add_ruler_command(eval, "ruler", "Measure what a model finds again in long texts: RULER's thirteen tasks", {});
-  add_ruler_command(eval, "niah", "Hide needles in haystacks, and measure what a model finds again (RULER)",
+  add_ruler_command(eval, "ruler", "Measure what a model retrieves from long texts: RULER's thirteen tasks", {});
+  add_ruler_command(eval, "niah", "Hide needles in haystacks, and measure how many a model finds (RULER)",
                     {"single_1"});
 }
 

@@ -42,7 +42,7 @@ void run(const EvalTask& command) {
   const auto model = open_backbone(command.run, {.which = command.checkpoint, .device = device});
   const ModelConfig& config = model->config();
   fail_input_if(config.task.is_null(), "[", command.run,
-                "] has learned no task but texts: cortado eval RUN --text FILE");
+                "] was trained on texts, not on a task: use cortado eval RUN --text FILE");
   Json settings = config.task;
   settings.erase("shuffle");
   for (const std::string& setting : command.settings) apply_setting(settings, setting);
@@ -73,11 +73,11 @@ void run(const EvalTask& command) {
 }  // namespace
 
 void add_eval_task_command(CLI::App& eval) {
-  CLI::App& command = *eval.add_subcommand("task", "Measure what a model has learned of its task");
+  CLI::App& command = *eval.add_subcommand("task", "Measure a model on the task that it was trained on");
   const auto options = std::make_shared<EvalTask>();
   command.footer(
-      "The metrics of the task, in the slices of its papers. --set asks for other examples of the same kind: longer "
-      "ones, more pairs.\n\nExamples:\n  cortado eval task runs/recall\n"
+      "Prints the metrics of the task, with the breakdown of its papers. --set changes the examples, for instance to\n"
+      "longer ones or to more pairs.\n\nExamples:\n  cortado eval task runs/recall\n"
       "  cortado eval task runs/recall --set length=1024 --set pairs=64 --examples 500");
   command.add_option("run", options->run, "a folder that `cortado train` made")->required();
   option(command, "--checkpoint", options->checkpoint, "best or last", CLI::IsMember({"best", "last"}), kShown);

@@ -15,7 +15,7 @@ std::string without_tokenizer(const ModelOptions& model, const std::string& fold
   if (!std::filesystem::exists(model.run + "/tokenizer")) return "the run has none";
   const auto tokenizer = model.tokenizer();
   try {
-    return export_tokenizer(*tokenizer, folder) ? "" : "the run's is none of byte pairs";
+    return export_tokenizer(*tokenizer, folder) ? "" : "the run's has no byte pairs";
   } catch (const InputError& error) {
     return error.what();
   }
@@ -67,20 +67,19 @@ void add_export_command(CLI::App& app) {
   auto options = std::make_shared<ExportOptions>();
   options->model = add_model_options(command);
   command.footer(
-      "The folder gets config.json and model.safetensors (--dtype, by default float32) of a Llama, Mistral, Qwen2 or "
-      "Gemma-2, which every\n"
-      "layer's being softmax or sliding_window allows; and the tokenizer (tokenizer.json, tokenizer_config.json with a "
-      "chat template,\n"
-      "generation_config.json), where it is one of byte pairs, as those of imported models are.\n"
-      "With --to-hub-folder it gets any model, as transformers opens it after `import cortado.transformers`, and a "
-      "README.md for the\n"
-      "hub: architecture, data, evaluation and memory.\n\nExamples:\n"
+      "Writes config.json and model.safetensors (in --dtype, default float32) of a Llama, Mistral, Qwen2 or\n"
+      "Gemma-2 model. This requires that every layer is softmax or sliding_window. A byte-pair tokenizer, which\n"
+      "imported models have, is written too: tokenizer.json, tokenizer_config.json with a chat template,\n"
+      "generation_config.json. With --to-hub-folder any model can be written, in a form that transformers opens\n"
+      "after `import cortado.transformers`, with a README.md for the hub: architecture, data, evaluation and\n"
+      "memory.\n\n"
+      "Examples:\n"
       "  cortado export runs/smollm2 --out models/smollm2 --dtype bfloat16\n"
       "  cortado eval runs/linear --text held-out.txt --json > eval.json\n"
       "  cortado export runs/linear --to-hub-folder --evaluation eval.json --out models/linear");
   command.add_option("--out", options->out, "folder to write; new or empty")->required()->type_name("DIR");
-  command.add_flag("--to-hub-folder", options->hub, "of any mechanism, with a model card");
-  command.add_option("--evaluation", options->evaluation, "for the card: what `cortado eval --json` printed")
+  command.add_flag("--to-hub-folder", options->hub, "write a model of any mechanism, with a model card");
+  command.add_option("--evaluation", options->evaluation, "for the model card: the output of `cortado eval --json`")
       ->type_name("FILE");
   command.callback([options] {
     options->model->find();

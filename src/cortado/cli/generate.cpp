@@ -58,7 +58,8 @@ class ContextWarning {
     if (!longest_ || session_.depth() + tokens <= *longest_) return;
     if (Ranks::world().first())
       std::cerr << "warning: this model was trained on " << with_commas(*longest_)
-                << " tokens and sees all that it has read; beyond, what it writes soon makes no sense" << std::endl;
+                << " tokens and attends to all that it has read; beyond that length it soon writes nonsense"
+                << std::endl;
     longest_.reset();
   }
 
@@ -155,7 +156,7 @@ void read(Session& session, const GenerateCommand& command, ContextWarning& warn
     load_state(session, command);
     tokens = prompt_tokens(session, command, report);
     fail_input_if(tokens.empty() && session.depth() == 0,
-                  "[generate] the prompt is empty: the model needs a text to go on with");
+                  "[generate] the prompt is empty: the model needs a text to continue");
   });
   if (ranks.several()) tokens = parse_json(ranks.gather(Json(tokens).dump())[0], "prompt").get<std::vector<int32_t>>();
   warning.look(static_cast<int64_t>(tokens.size()));
@@ -332,13 +333,11 @@ void add_generate_command(CLI::App& app) {
   auto command = std::make_shared<GenerateCommand>();
   auto& generate = *app.add_subcommand("generate", "Continue a text, token by token, at constant memory");
   generate.footer(
-      "The text goes to the standard output, speed and state size to the standard error. The same --seed gives the "
-      "same text.\n"
-      "A text begins with the mark that the model expects there (BOS), where it has one; --no-bos leaves it out, as in "
-      "`cortado eval`.\n"
-      "--save-state keeps all that was read and written, a --stop text included; with --load-state it goes on from "
-      "there at once, and\n"
-      "needs no prompt. A run without a tokenizer reads --prompt-tokens and writes token numbers.\n\nExamples:\n"
+      "The text goes to standard output, speed and state size to standard error. The same --seed gives the same text.\n"
+      "A text begins with the model's begin token (BOS), if it has one, as in `cortado eval`; --no-bos leaves it out.\n"
+      "--save-state saves everything that was read and written, including a --stop text. --load-state continues from\n"
+      "there at once and needs no prompt. A run without a tokenizer reads --prompt-tokens and writes token numbers.\n\n"
+      "Examples:\n"
       "  cortado generate runs/first --prompt \"ROMEO:\" --temperature 0.8\n"
       "  cortado generate runs/first --prompt-file play.txt --n-tokens 0 --save-state play.state\n"
       "  cortado generate runs/first --load-state play.state --n-tokens 500\n"
@@ -346,33 +345,32 @@ void add_generate_command(CLI::App& app) {
   command->model = add_model_options(generate);
   add_weights_option(generate, command->model->weights);
   add_cache_option(generate, command->model->kv_type);
-  auto* prompt =
-      generate.add_option("--prompt", command->prompt, "the text to go on with (default: the standard input)");
-  auto* file =
-      generate.add_option("--prompt-file", command->prompt_file, "a file with that text; - is the standard input");
-  auto* numbers = generate.add_option("--prompt-tokens", command->prompt_tokens, "the same as token numbers: 1,2,3");
+  auto* prompt = generate.add_option("--prompt", command->prompt, "the text to continue (default: standard input)");
+  auto* file = generate.add_option("--prompt-file", command->prompt_file, "a file with that text; - is standard input");
+  auto* numbers = generate.add_option("--prompt-tokens", command->prompt_tokens, "the prompt as token numbers: 1,2,3");
   numbers->delimiter(',')->allow_extra_args(false)->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
   prompt->excludes(file)->excludes(numbers);
   file->excludes(numbers);
   add_bos_option(generate, command->model->bos);
-  command->length = option(generate, "--n-tokens", command->options.tokens, "tokens to write at most",
+  command->length = option(generate, "--n-tokens", command->options.tokens, "largest number of tokens to write",
                            CLI::NonNegativeNumber, kShown);
   generate.add_option("--save-state", command->save_state, "write the sequence's state to this file at the end");
-  generate.add_option("--load-state", command->load_state, "go on from a saved state");
+  generate.add_option("--load-state", command->load_state, "continue from a saved state");
   auto* echo = generate.add_flag("--echo", command->echo, "print the prompt too");
   auto* json =
       generate.add_flag("--json", command->json, "print one JSON object at the end instead of the text as it comes");
   auto* chat = generate.add_flag("--chat", command->chat,
-                                 "talk with the model: a line is a question, Ctrl-C ends an answer, Ctrl-D the "
-                                 "conversation; with a prompt only that question");
+                                 "chat with the model: each line is a question, Ctrl-C ends an answer, Ctrl-D the "
+                                 "conversation; with a prompt, asks only that");
   chat->excludes(echo)->excludes(json)->excludes(numbers);
   echo->excludes(numbers);
-  generate.add_option("--system", command->system, "what --chat tells the model first, instead of its own default")
+  generate.add_option("--system", command->system, "the system message of --chat, instead of the model's default")
       ->needs(chat);
   add_sampling_options(generate, command->sampling);
   {
     const HelpGroup group(generate, kSamplingGroup);
-    option(generate, "--repetition-window", command->options.sampling.repetition_window, "how many tokens are recent",
+    option(generate, "--repetition-window", command->options.sampling.repetition_window,
+           "how many tokens count as recent",
            CLI::Range(static_cast<int64_t>(0), static_cast<int64_t>(Session::kRecentTokens)), kShown);
   }
   option(generate, "--stop", command->options.stops,

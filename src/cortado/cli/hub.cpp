@@ -33,7 +33,7 @@ std::string front_matter(const Json& description) {
 
 std::string usage(const std::string& name) {
   return concat(
-      "## How it is used\n\n```python\nimport cortado.transformers  # pip install cortado[transformers]\n",
+      "## Usage\n\n```python\nimport cortado.transformers  # pip install cortado[transformers]\n",
       "from transformers import AutoModelForCausalLM, AutoTokenizer\n\nmodel = AutoModelForCausalLM.",
       "from_pretrained(\"", name, "\")\ntokenizer = AutoTokenizer.from_pretrained(\"", name,
       "\")\nprint(tokenizer.decode(model.generate(**tokenizer(\"Once\", return_tensors=\"pt\"))[0]))\n```\n\n",
@@ -47,7 +47,7 @@ std::string architecture(const ModelConfig& config, const Json& description) {
                 human_bytes(description.at("weight_bytes").get<double>()), " as ",
                 description.at("weights").get<std::string>() == "plain" ? description.at("dtype").get<std::string>()
                                                                         : description.at("weights").get<std::string>(),
-                ").\n\n", layer_table(description).markdown(), "\nEvery number of it is in config.json.\n\n");
+                ").\n\n", layer_table(description).markdown(), "\nAll settings are in config.json.\n\n");
 }
 
 std::string word(const Json& object, const char* key) {
@@ -63,7 +63,7 @@ std::string training(const Json& training) {
   Table table({"training", ""});
   if (!data.empty()) table.add_row({"data", data});
   table.add_row({"steps", word(training, "steps")});
-  table.add_row({"tokens a step", with_commas(tokens)});
+  table.add_row({"tokens per step", with_commas(tokens)});
   for (const auto& [key, label] : std::vector<std::pair<const char*, const char*>>{{"learning_rate", "learning rate"},
                                                                                    {"schedule", "schedule"},
                                                                                    {"warmup", "warm-up steps"},
@@ -108,16 +108,17 @@ std::string evaluation(const HubFolder& options) {
   }
   if (rows.empty()) return "";
   const Table table = table_of(rows, {{"on", "/what"},
-                                      {"loss, nats a token", "/loss", decimals(4)},
+                                      {"loss, nats per token", "/loss", decimals(4)},
                                       {"perplexity", "/perplexity", decimals(3)},
-                                      {"bits a byte", "/bits_per_byte", decimals(4)},
+                                      {"bits per byte", "/bits_per_byte", decimals(4)},
                                       {"right, %", "/accuracy", decimals(2, 0.01)}});
   return concat("## Evaluation\n\n", table.markdown(), "\n");
 }
 
 std::string memory(const Json& description) {
-  return concat("## Memory\n\nWhat one sequence takes beside the weights, and what the keys and values of softmax ",
-                "attention in the same places would.\n\n", depth_table(description).markdown());
+  return concat(
+      "## Memory\n\nThe memory of one sequence in addition to the weights, compared with the keys and values of ",
+      "softmax attention in the same layers.\n\n", depth_table(description).markdown());
 }
 
 void write_weights(const LanguageModel& model, at::ScalarType dtype, const std::string& path) {

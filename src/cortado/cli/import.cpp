@@ -16,9 +16,8 @@ void run_import(const ImportCommand& command) {
   if (command.common->dtype) dtype = command.common->dtype_or(at::kFloat);
   const Imported imported = ModelImport(command.source).write(command.out, dtype);
   std::cout << imported.summary() << "; written to " << command.out
-            << (imported.tokenizer ? "" : "; there is no tokenizer beside it: it reads token numbers only")
-            << std::endl;
-  if (!imported.no_chat.empty()) std::cout << "chat: none, for " << imported.no_chat << std::endl;
+            << (imported.tokenizer ? "" : "; it has no tokenizer, so it reads token numbers only") << std::endl;
+  if (!imported.no_chat.empty()) std::cout << "no chat: " << imported.no_chat << std::endl;
 }
 
 }  // namespace
@@ -28,18 +27,13 @@ void add_import_command(CLI::App& app) {
   auto& subcommand = *app.add_subcommand(
       "import", "Read a pretrained model (Llama and its kin, Mamba, GLA, DeltaNet and others), and write it as a run");
   subcommand.footer(
-      "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file (F32, "
-      "F16, BF16, Q8_0,\n"
-      "Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K): Llama, Mistral, Qwen2, Gemma-2. Folders also of Mamba and Mamba-2, "
-      "and "
-      "of\n"
-      "flash-linear-attention's GLA, RetNet, DeltaNet and Gated DeltaNet. The weights keep their type; quantised ones "
-      "become float32 unless "
-      "--dtype says\n"
-      "otherwise. How the model is sampled where nobody says (generation_config.json, general.sampling.* of GGUF) is "
-      "kept.\n"
-      "Every command that opens a model takes PATH itself, too: it then imports it into a folder of its own "
-      "(CORTADO_CACHE).\n\nExamples:\n"
+      "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file\n"
+      "(F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K) of Llama, Mistral, Qwen2 or Gemma-2.\n"
+      "Folders may also be of Mamba, Mamba-2, or flash-linear-attention's GLA, RetNet, DeltaNet and Gated\n"
+      "DeltaNet. Weights keep their type; quantised ones become float32, unless --dtype names another type. The\n"
+      "model's sampling defaults (generation_config.json, general.sampling.* of GGUF) are kept. Every command that\n"
+      "opens a model also accepts PATH itself, and then imports the model into a cache folder (CORTADO_CACHE).\n\n"
+      "Examples:\n"
       "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
       "  cortado import models/Llama-3.2-1B --out runs/llama --dtype bfloat16");
   option(subcommand, "source", command->source, "a Hugging Face folder or a GGUF file", kRequired, kind("PATH"));

@@ -170,13 +170,13 @@ std::string run_of(const std::string& path) {
   if (is_made(run, stamp, wanted)) return run;
   const ModelImport model(path);
   fs::remove_all(run);
-  std::cerr << "importing " << path << ", the first time that it is opened as it is now" << std::endl;
+  std::cerr << "importing " << path << ": it is opened for the first time, or has changed" << std::endl;
   const Stopwatch watch;
   const Imported imported = model.write(run, {});
   write_file(stamp, wanted.dump(2) + "\n");
   std::cerr << imported.summary() << "; imported in " << human_seconds(watch.seconds()) << " into " << run
-            << ", where it is found the next time" << std::endl;
-  if (!imported.no_chat.empty()) std::cerr << "chat: none, for " << imported.no_chat << std::endl;
+            << ", from where it will be opened from now on" << std::endl;
+  if (!imported.no_chat.empty()) std::cerr << "no chat: " << imported.no_chat << std::endl;
   return run;
 }
 

@@ -18,7 +18,7 @@
 namespace cortado {
 namespace {
 
-constexpr const char* kMixerGroup = "What the layers become";
+constexpr const char* kMixerGroup = "The new mixer";
 
 struct LinearizeCommand {
   CLI::App* app = nullptr;
@@ -42,7 +42,7 @@ void allow_only(const LinearizeCommand& command, const std::set<std::string>& al
 // Resuming keeps everything as it was; only the output folder and where to compute may be given.
 void check_resume(const LinearizeCommand& command) {
   allow_only(command, {"--out", "--resume", "--stop-at", "--quiet", "--threads", "--device", "--help"},
-             "[--resume] goes on as it was");
+             "[--resume] keeps all settings");
 }
 
 // Returns the mechanisms that can replace a softmax layer, the usual one first.
@@ -96,9 +96,9 @@ std::vector<std::string> method_names() {
 }
 
 const Mechanism& chosen_method(const LinearizeCommand& command) {
-  fail_input_if(command.method.empty(), "[--method] this build has no mechanism that a softmax layer can become");
+  fail_input_if(command.method.empty(), "[--method] this build has no mechanism that can replace softmax layers");
   const Mechanism& method = find_mechanism(command.method);
-  fail_input_if(!method.substitute, "[--method] ", method.name, " is nothing that a softmax layer can become");
+  fail_input_if(!method.substitute, "[--method] ", method.name, " cannot replace softmax layers");
   return method;
 }
 
@@ -158,7 +158,7 @@ void choose_conversion(LinearizeCommand& command) {
     for (const CLI::Option* option : command.app->get_options()) {
       const bool later = said_later(command).contains(option->get_name().substr(2));
       fail_input_if(option->count() > 0 && option->get_group() == kMixerGroup && !later,
-                    "[--from] says what the layers become: leave ", option->get_name(), " out");
+                    "[--from] determines the new mixer: leave ", option->get_name(), " out");
     }
     plan.from = *command.from;
     const Learned learned = begun_with(command);
@@ -226,7 +226,7 @@ void print_result(const LinearizeCommand& command, const LinearizeResult& result
   }
   if (const auto& cache = result.cache) {
     std::cout << "cache: the scores of " << cache->heads << " key heads explain " << fixed(100 * cache->lasting, 0)
-              << " % of what reminders look back to, " << fixed(100 * cache->fading, 0) << " % of what text does; "
+              << " % of the variance of attention in reminders, " << fixed(100 * cache->fading, 0) << " % in text; "
               << human_seconds(cache->seconds) << std::endl;
   }
   if (result.sinks) std::cout << "sinks: " << with_commas(*result.sinks) << " latents hold the first token alone\n";
@@ -260,18 +260,18 @@ void run_linearize(LinearizeCommand& command) {
 }
 
 constexpr const char* kLinearizeFooter =
-    "Attention transfer: every softmax layer's queries, keys and values stay, and what the new mixer has besides "
-    "(feature maps and\nwindow factors; latents) learns to give what softmax attention gives. Only that gets "
-    "gradients, "
-    "so memory stays near that of\ninference. DIR is then a run like any other.\n\n"
+    "Attention transfer: the queries, keys and values of every softmax layer stay. The other parameters of the new\n"
+    "mixer (feature maps and window factors, or latents) learn to reproduce the output of softmax attention. Only\n"
+    "these get gradients, so memory stays near that of inference. DIR is then a run like any other.\n\n"
     "Examples:\n"
     "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
     "  cortado linearize runs/smollm2 --method macchiato --cache 256 --cross-entropy-tokens 750000 --data book.txt "
     "--out runs/memory\n"
     "  cortado linearize runs/smollm2 --data book.txt --tokens 1500000 --out runs/linear      LoLCATs' feature maps\n"
-    "  cortado linearize runs/smollm2 --from learned.safetensors --out runs/linear    what another conversion learned\n"
+    "  cortado linearize runs/smollm2 --from learned.safetensors --out runs/linear    what another conversion "
+    "learned\n"
     "  cortado linearize runs/smollm2 --from learned.safetensors --lora-tokens 500000 --out runs/tuned\n"
-    "  cortado linearize --resume --out runs/linear           goes on exactly where it stopped\n"
+    "  cortado linearize --resume --out runs/linear           continues exactly where it stopped\n"
     "  cortado linearize runs/smollm2 --keep 0,15 --lora-tokens 500000 --out runs/hybrid\n"
     "  cortado linearize runs/smollm2 --from macchiato.safetensors --cache 256 --data book.txt --out runs/one\n"
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.";
@@ -300,32 +300,36 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
          kRepeated);
   app.add_option(
       "--instructions", plan.instructions,
-      "instead of --data: instructions with answers in Alpaca's form (JSON or JSON Lines); by the next token "
-      "only the answers are learned");
-  number("--context", plan.context, "tokens of a sequence");
-  number("--cache-tokens", plan.cache_tokens, "tokens that a cache's scores are learned from; with --from: anew");
-  app.add_option("--sink-tokens", plan.sink_tokens,
-                 "tokens by which latents that hold the first token alone are settled; 0: they are left")
+      "instead of --data: instructions with answers in Alpaca's format (JSON or JSON Lines); next-token training "
+      "learns only the answers");
+  number("--context", plan.context, "tokens per sequence");
+  number("--cache-tokens", plan.cache_tokens,
+         "tokens from which a cache's scores are learned; with --from they are learned again");
+  app.add_option(
+         "--sink-tokens", plan.sink_tokens,
+         "tokens for keeping latents that hold the first token alone from filling up; 0: leave them as they are")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   option(app, "--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)",
          CLI::NonNegativeNumber);
-  number("--batch", transfer.batch, "sequences of a pass");
-  number("--accumulate", transfer.accumulate, "passes of a step");
+  number("--batch", transfer.batch, "sequences per pass");
+  number("--accumulate", transfer.accumulate, "passes per step");
   option(app, "--learning-rate", command.learning_rate,
-         "of attention transfer, before the plateaus (default: the method's)", CLI::PositiveNumber);
+         "initial learning rate of attention transfer, lowered on plateaus (default: the method's)",
+         CLI::PositiveNumber);
   option(app, "--weights", command.weights,
-         "what attention transfer keeps the layers' frozen matrices in: plain (as --dtype) or int8 (default on "
-         "the CPU: plain in bfloat16 where it multiplies that clearly faster than float32, else int8)",
+         "format of the frozen matrices during attention transfer: plain (as --dtype) or int8 (default on a CPU: "
+         "plain bfloat16 if it multiplies that clearly faster than float32, otherwise int8)",
          CLI::IsMember({"plain", "int8"}));
-  number("--evaluate-every", transfer.evaluate_every, "steps between evaluations, each of which saves");
+  number("--evaluate-every", transfer.evaluate_every, "steps between evaluations, each of which saves a checkpoint");
   number("--evaluation-chunks", plan.evaluation_chunks, "sequences to evaluate on, from the text's beginning");
-  number("--evaluation-examples", plan.evaluation_examples, "of --instructions: the first ones are to evaluate on");
+  number("--evaluation-examples", plan.evaluation_examples,
+         "with --instructions: number of examples, from the beginning, to evaluate on");
 }
 
 // Adds the options of the later stages, which only run if they are given tokens.
 void add_later_stages(CLI::App& app, LinearizeCommand& command) {
-  const HelpGroup group(app, "Training by the next token");
+  const HelpGroup group(app, "Next-token training");
   LinearizePlan& plan = command.request.plan;
   plan.cross_entropy.learning_rate = 6e-4;
   plan.lora.learning_rate = 1e-4;
@@ -336,15 +340,16 @@ void add_later_stages(CLI::App& app, LinearizeCommand& command) {
     app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
   };
   tokens("--cross-entropy-tokens", plan.cross_entropy,
-         "tokens to train a method's new parameters on, where it has such a stage");
-  rate("--cross-entropy-rate", plan.cross_entropy.learning_rate, "AdamW's rate there");
+         "tokens to train the new parameters on, for methods with this stage");
+  rate("--cross-entropy-rate", plan.cross_entropy.learning_rate, "AdamW's learning rate in this stage");
   app.add_option("--bptt", plan.bptt,
-                 "tokens of a sequence that gradients flow back through; the states are carried on (default: all)")
+                 "truncate backpropagation to this many tokens of a sequence; states are carried on (default: all)")
       ->check(CLI::PositiveNumber);
-  tokens("--lora-tokens", plan.lora, "tokens to train low-rank adapters on, the rest frozen; they are merged");
-  rate("--lora-rate", plan.lora.learning_rate, "AdamW's rate there");
-  option(app, "--lora-rank", plan.adapters.rank, "of the adapters", CLI::Range(1, 65536), kShown);
-  rate("--lora-alpha", plan.adapters.alpha, "of the adapters: they count alpha / rank times");
+  tokens("--lora-tokens", plan.lora,
+         "tokens to train low-rank adapters on, with all else frozen; they are merged into the weights");
+  rate("--lora-rate", plan.lora.learning_rate, "AdamW's learning rate in this stage");
+  option(app, "--lora-rank", plan.adapters.rank, "rank of the adapters", CLI::Range(1, 65536), kShown);
+  rate("--lora-alpha", plan.adapters.alpha, "alpha of the adapters, which are scaled by alpha / rank");
   option(app, "--lora-targets", plan.adapters.targets, "linear maps with adapters, by name, separated by commas",
          kCommas, kShown);
 }
@@ -357,18 +362,18 @@ void add_linearize_command(CLI::App& app) {
   command->app = &subcommand;
   const auto names = method_names();
   command->method = names.empty() ? "" : names.front();
-  subcommand.add_option("MODEL", command->request.plan.source, concat("with softmax layers: ", kModelHelp));
-  option(subcommand, "--checkpoint", command->request.plan.which, "of MODEL: best or last",
+  subcommand.add_option("MODEL", command->request.plan.source, concat("a model with softmax layers: ", kModelHelp));
+  option(subcommand, "--checkpoint", command->request.plan.which, "checkpoint of MODEL: best or last",
          CLI::IsMember({"best", "last"}), kShown);
   subcommand.add_option("--out", command->request.out, "the folder to write")->required()->type_name("DIR");
   add_mixer_options(subcommand, *command);
   add_training_options(subcommand, *command);
   add_later_stages(subcommand, *command);
   option(subcommand, "--from", command->from,
-         "the learned.safetensors of another conversion of MODEL: what the stages with tokens begin with; "
-         "without any, nothing is trained",
+         "the learned.safetensors of another conversion of MODEL, from which the stages with tokens start; if no stage "
+         "has tokens, nothing is trained",
          CLI::ExistingFile);
-  subcommand.add_flag("--resume", command->resume, "go on with the conversion in the folder");
+  subcommand.add_flag("--resume", command->resume, "resume the conversion in the folder");
   subcommand.add_flag("--overwrite", command->overwrite, "delete the run in the folder first");
   option(subcommand, "--stop-at", command->request.stop_at, "stop after this step as Ctrl-C would",
          CLI::PositiveNumber);

@@ -81,7 +81,7 @@ int run(int argc, char** argv) {
       "Examples:\n"
       "  cortado train configs/nanogpt-cpu.json --out runs/first\n"
       "  cortado generate runs/first --prompt \"ROMEO:\"\n"
-      "`cortado COMMAND --help` has the options and examples of each.");
+      "`cortado COMMAND --help` prints the options of a command, and examples.");
   for (AddCommand* add : kCommands) add(app);
   if (parses_only()) app.parse_complete_callback([] { throw CLI::RuntimeError(0); });
   if (argc < 2) {

@@ -78,15 +78,14 @@ void print_text(int columns) {
   std::cout << "\n";
   print(kLegend);
   print("Each has a reference, a chunked form for training and prefill, and (causal ones) a step of one token.");
-  print(columns > 0 ? "There is more: family, kernels and primitives with --wide."
+  print(columns > 0 ? "--wide also shows family, kernels and primitives."
                     : "\"kernel\" names the primitives that a hand-written kernel computes; all else is ATen.");
 }
 
 }  // namespace
 
 void add_mechanisms_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("mechanisms", "List the mixers there are, with paper, equation, state and kernels");
+  CLI::App* command = app.add_subcommand("mechanisms", "List all mixers, with paper, equation, state and kernels");
   struct Flags {
     bool json = false, markdown = false, wide = false;
   };

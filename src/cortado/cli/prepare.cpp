@@ -48,8 +48,8 @@ void add_prepare_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("prepare", "Turn texts into token files for training");
   const auto options = std::make_shared<PrepareOptions>();
   const auto quiet = std::make_shared<bool>(false);
-  option(*command, "files", options->files,
-         "text files, UTF-8 (any bytes with the byte tokenizer), taken in this order", kRequired, kind("FILE"));
+  option(*command, "files", options->files, "text files, UTF-8 (any bytes with the byte tokenizer), read in this order",
+         kRequired, kind("FILE"));
   option(*command, "--tokenizer", options->tokenizer, "byte, char, or sentencepiece:N for N pieces", kShown,
          kind("SPEC"));
   option(*command, "--out", options->out, "folder to write; new, empty, or made by prepare before", kRequired,
@@ -57,10 +57,10 @@ void add_prepare_command(CLI::App& app) {
   option(*command, "--validation", options->validation, "share of the text, at its end, that is kept for validation",
          kShown, kind("SHARE"));
   option(*command, "--test", options->test,
-         "share of the text behind that, written as it is to DIR/test.txt, for `cortado eval --text`", kShown,
+         "share of the text after that, written unchanged to DIR/test.txt, for `cortado eval --text`", kShown,
          kind("SHARE"));
   option(*command, "--document-separator", options->document_separator,
-         "text between two documents of a file (\\n and \\t are understood); without it each file is one",
+         "text between two documents of a file (\\n and \\t are understood); without it each file is one document",
          kind("TEXT"));
   command->add_flag("--quiet", *quiet, "show no progress bar");
   command->footer(kExamples);

@@ -97,7 +97,7 @@ ServedModel open(const Named& named) {
                      .memory = named.options.memory->flags(),
                      .created = static_cast<int64_t>(std::time(nullptr))};
   fail_input_if(!served.model->config().causal, "[serve] ", named.name,
-                " reads whole texts (\"causal\": false): it cannot write on");
+                " is bidirectional (\"causal\": false): it cannot generate text");
   if (std::filesystem::exists(named.options.run + "/tokenizer")) {
     const auto tokenizer = named.options.tokenizer();
     check_tokenizer(named.name, *tokenizer, served.model->config().vocabulary);
@@ -107,7 +107,7 @@ ServedModel open(const Named& named) {
   served.sampling = named.sampling.over(own.over({}));
   if (const auto context = trained_context(*served.model)) {
     std::cerr << "warning: " << served.name << " was trained on " << with_commas(*context)
-              << " tokens and sees all that it has read; beyond, what it writes soon makes no sense" << std::endl;
+              << " tokens and attends to all that it has read; beyond that length it soon writes nonsense" << std::endl;
   }
   return served;
 }
@@ -136,7 +136,7 @@ std::vector<std::string> read_keys(const std::string& path) {
 void warn_of_openness(const HttpOptions& http) {
   const bool home = http.host == "127.0.0.1" || http.host == "::1" || http.host == "localhost";
   if (!home && http.keys.empty()) {
-    std::cerr << "warning: anybody who reaches " << http.host << " may use this server: --api-key-file asks for a key"
+    std::cerr << "warning: anybody who reaches " << http.host << " may use this server: --api-key-file requires a key"
               << std::endl;
   }
 }
@@ -146,8 +146,8 @@ void introduce(const HttpServer& server, const std::vector<ServedModel>& served,
   std::string models;
   for (const ServedModel& it : served) {
     const ChatStyle chat = it.tokenizer ? it.tokenizer->special().chat : ChatStyle{};
-    const std::string unable = chat.taught() ? "; its chat template is not known here: it goes on with prompts"
-                                             : "; was not taught to chat: it goes on with texts";
+    const std::string unable = chat.taught() ? "; its chat template is unknown here: it continues prompts"
+                                             : "; no chat model: it continues texts";
     models +=
         concat(models.empty() ? "" : ", ", it.name, " (", human_count(static_cast<double>(it.model->parameter_count())),
                " parameters", it.memory.empty() || it.memory == "no --memory" ? "" : concat(", ", it.memory),
@@ -252,26 +252,29 @@ void run_serve(ServeCommand& command) {
 void add_limits(CLI::App& serve, ServeCommand& command) {
   const HelpGroup group(serve, "Limits");
   serve.option_defaults()->always_capture_default();
-  option(serve, "--max-rows", command.engine.rows, "answers that are read and written at once", CLI::Range(1, 64));
+  option(serve, "--max-rows", command.engine.rows, "answers that are processed at a time", CLI::Range(1, 64));
   option(serve, "--max-waiting", command.engine.waiting,
-         "requests that wait for that; more are told to come again (429)", CLI::Range(0, 100000));
-  option(serve, "--piece", command.engine.piece,
-         "tokens of a prompt that are read at a time, a multiple of 64: more are read faster; prompts that part "
-         "share what they have in common up to such a multiple",
-         CLI::Range(1, 1 << 20));
+         "requests that may wait; further ones are refused with status 429", CLI::Range(0, 100000));
+  option(
+      serve, "--piece", command.engine.piece,
+      "tokens of a prompt that are read at a time, a multiple of 64; large pieces are read faster, but prompts share "
+      "a common prefix only up to a multiple of this",
+      CLI::Range(1, 1 << 20));
   option(serve, "--prefill-tokens", command.engine.prefill_tokens,
-         "tokens of prompts, or as many layers of more, that are read between two tokens of the answers",
+         "tokens of prompts (or equivalent layers of a longer piece) that are read between two tokens of the answers",
          CLI::Range(1, 1 << 20));
-  serve.add_option("--max-prompt", command.http.limits.prompt_tokens, "tokens of a prompt")->check(CLI::PositiveNumber);
+  serve.add_option("--max-prompt", command.http.limits.prompt_tokens, "largest number of tokens of a prompt")
+      ->check(CLI::PositiveNumber);
   option(serve, "--max-answer", command.http.limits.answer_tokens,
-         "tokens of an answer; what a conversation's has if the request does not say", CLI::PositiveNumber);
-  option(serve, "--max-seconds", command.http.limits.seconds, "an answer ends after so long; 0: never",
+         "largest number of tokens of an answer; also the default of a chat answer", CLI::PositiveNumber);
+  option(serve, "--max-seconds", command.http.limits.seconds, "time limit of an answer; 0: none",
          CLI::NonNegativeNumber);
-  serve.add_option("--max-body", command.http.body_bytes, "bytes of a request")
+  serve.add_option("--max-body", command.http.body_bytes, "largest size of a request, in bytes")
       ->check(CLI::PositiveNumber)
       ->transform(CLI::AsSizeValue(false));
-  serve.add_option("--max-connections", command.http.connections, "at once")->check(CLI::Range(1, 10000));
-  option(serve, "--drain-seconds", command.drain_seconds, "what answers have to end when the server is to",
+  serve.add_option("--max-connections", command.http.connections, "largest number of connections at a time")
+      ->check(CLI::Range(1, 10000));
+  option(serve, "--drain-seconds", command.drain_seconds, "time that answers have to finish when the server is stopped",
          CLI::NonNegativeNumber);
 }
 
@@ -279,49 +282,56 @@ void add_limits(CLI::App& serve, ServeCommand& command) {
 
 void add_serve_command(CLI::App& app) {
   auto command = std::make_shared<ServeCommand>();
-  auto& serve = *app.add_subcommand("serve", "Serve models over HTTP, as OpenAI's API has it");
+  auto& serve = *app.add_subcommand("serve", "Serve models over HTTP with OpenAI's API");
   serve.footer(
-      "Conversations that go on are not read again: states are kept in --cache-bytes of memory by the tokens that led "
-      "to them.\n"
-      "Ctrl-C or SIGTERM: no more requests, the answers that are being written end.\n\nExamples:\n"
+      "A conversation that continues is not read again: states are cached, by the tokens that led to them, in\n"
+      "--cache-bytes of memory. After Ctrl-C or SIGTERM the server refuses new requests, finishes its answers, and\n"
+      "ends.\n\n"
+      "Examples:\n"
       "  cortado serve models/smollm2\n"
       "  cortado serve SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0.2 --top-p 0.9\n"
-      "  cortado serve runs/memory --weights int8 --kv-type float16 --port 9000     what linearize made, at constant "
+      "  cortado serve runs/memory --weights int8 --kv-type float16 --port 9000     made by linearize: constant "
       "memory\n"
       "  cortado serve --model \"exact=models/smollm2\" --model \"long=runs/memory --weights int8\"\n"
       "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"ROMEO:\", \"max_tokens\": 50}'");
   command->model = add_model_options(serve);
   auto* run = serve.get_option("run");
-  run->required(false)->description(concat(kModelHelp, "; its name is the model's"));
+  run->required(false)->description(concat(kModelHelp, "; its name becomes the model's"));
   add_weights_option(serve, command->model->weights);
   add_sampling_options(serve, command->sampling);
   add_cache_option(serve, command->model->kv_type);
   option(
       serve, "--model", command->named,
-      "NAME=RUN: another model, with its own --memory, --weights, --kv-type, --dtype, --temperature behind the folder; "
+      "NAME=RUN: another model, with its own --memory, --weights, --kv-type, --dtype, --temperature after the folder; "
       "may be given several times",
       kRepeated, kOneWord);
   serve.add_option("--host", command->http.host, "the address to listen at")->capture_default_str();
-  option(serve, "--port", command->http.port, "its port; 0: any that is free", kShown, CLI::Range(0, 65535));
-  serve.add_option("--cors", command->http.cors, "an origin whose pages may call (https://example.org), or *");
-  serve.add_flag("--strict", command->http.limits.strict,
-                 "refuse what is out of range or unknown even where it changes nothing (max_tokens above --max-answer, "
-                 "empty stops, other servers' fields at their neutral values)");
+  option(serve, "--port", command->http.port, "the port to listen at; 0: any free one", kShown, CLI::Range(0, 65535));
+  serve.add_option("--cors", command->http.cors,
+                   "an origin whose pages may call the server (https://example.org), or * for all");
+  serve.add_flag(
+      "--strict", command->http.limits.strict,
+      "refuse unknown fields and values out of range even if they have no effect (max_tokens above --max-answer, "
+      "empty stops, other servers' fields at their neutral values)");
   serve.add_option("--api-key-file", command->key_file,
-                   "a key a line: requests need one, as Authorization: Bearer KEY");
-  serve.add_option("--cache-bytes", command->engine.cache_bytes, "memory for states to go on from (1G, 200M)")
+                   "a file with one key per line; requests need one of them, as Authorization: Bearer KEY");
+  serve.add_option("--cache-bytes", command->engine.cache_bytes, "memory for cached states (1G, 200M)")
       ->capture_default_str()
       ->transform(CLI::AsSizeValue(false));
   serve.add_option(
       "--store", command->store.place,
-      "where conversations of /v1/responses are kept: a folder, or redis://HOST:PORT, which several servers "
+      "where to keep conversations of /v1/responses: a folder, or redis://HOST:PORT, which several servers "
       "may share (default: in memory)");
-  serve.add_option("--store-days", command->store_days, "so long")->capture_default_str()->check(CLI::PositiveNumber);
-  serve.add_option("--store-bytes", command->store.bytes, "of a folder at most; the oldest go")
+  serve.add_option("--store-days", command->store_days, "lifetime of stored conversations, in days")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  serve
+      .add_option("--store-bytes", command->store.bytes,
+                  "largest size of a --store folder; the oldest conversations are removed")
       ->capture_default_str()
       ->transform(CLI::AsSizeValue(false));
-  serve.add_option("--page", command->page, "a folder whose files are shown at /, in place of the built-in page");
-  option(serve, "--log", command->log, "a line a request: text, json or none; never with what was asked",
+  serve.add_option("--page", command->page, "a folder whose files are served at / instead of the built-in page");
+  option(serve, "--log", command->log, "one line per request: text, json or none; never contains the request's content",
          CLI::IsMember({"text", "json", "none"}), kShown);
   add_limits(serve, *command);
   serve.callback([command] { run_serve(*command); });

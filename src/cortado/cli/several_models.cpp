@@ -42,8 +42,8 @@ std::shared_ptr<SeveralModels> add_several_models(CLI::App& command) {
   add_cache_option(command, models->options->kv_type);
   command.add_option("--label", models->label, "the model's name in the table and in --out (default: its folder's)");
   command.add_option("--out", models->out,
-                     "a file for all results, one JSON object a line; a command that was interrupted goes on with it, "
-                     "and further models, lengths or samples are added to it");
+                     "a file for all results, one JSON object per line; an interrupted command continues from it, and "
+                     "further models, lengths or samples are added to it");
   return models;
 }
 
@@ -64,7 +64,8 @@ static OpenModel open_alone(const SeveralModels& models, size_t index, int64_t l
   const auto context = trained_context(*opened.model);
   if (context && longest > *context && Ranks::world().first()) {
     std::cerr << "warning: " << opened.name << " was trained on " << with_commas(*context)
-              << " tokens and sees all that it has read; beyond, what it predicts soon makes no sense" << std::endl;
+              << " tokens and attends to all that it has read; beyond that length its predictions soon make no sense"
+              << std::endl;
   }
   const bool marked = !options.begin(*opened.tokenizer).empty();
   const std::string caches = options.kv_type ? " caches " + *options.kv_type : "";
@@ -84,8 +85,8 @@ OpenModel open_for(const SeveralModels& models, size_t index, int64_t longest, R
 
 void refuse_outer_options(const CLI::App& eval, const std::string& name) {
   for (const CLI::Option* option : eval.get_options()) {
-    fail_input_if(option->count() > 0, "[eval] ", option->get_name(), " stands before ", name,
-                  ": give it after that, where ", name, " has it");
+    fail_input_if(option->count() > 0, "[eval] ", option->get_name(), " stands before ", name, ": put it after ", name,
+                  ", if ", name, " has it");
   }
 }
 
@@ -100,7 +101,8 @@ std::vector<std::string> models_in(const ResultFile& file) {
 
 void stop_if_interrupted(const SeveralModels& models) {
   if (interrupt_requested() && !models.out.empty() && Ranks::world().first()) {
-    std::cerr << "stopped; what is done is in " << models.out << ": the same command goes on from there" << std::endl;
+    std::cerr << "stopped; the results so far are in " << models.out << ": the same command continues from there"
+              << std::endl;
   }
   exit_if_interrupted();
 }

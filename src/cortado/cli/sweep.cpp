@@ -61,7 +61,7 @@ void run_only(const SweepOptions& options, const SweepPlan& plan) {
   if (options.claimed) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (!options.claimed) claim_sweep_folder(plan, place.out);
   const auto claim = options.claimed ? nullptr : Claim::take(place.claim(run));
-  if (!options.claimed && !claim) throw Failure(concat("[sweep] ", run.id, " is at work in another process"));
+  if (!options.claimed && !claim) throw Failure(concat("[sweep] ", run.id, " is running in another process"));
   catch_interrupts();
   Stopwatch untouched;
   training.stop = [&] {
@@ -108,7 +108,7 @@ void list_runs(const SweepOptions& options, const SweepPlan& plan) {
   }
   const Table table = table_of(rows, {{"run", "/id"}, {"", "/problem"}});
   std::cout << (options.json ? rows.dump(2) + "\n" : table.text()) << std::flush;
-  fail_input_if(!good, "[sweep] configs that can't be");
+  fail_input_if(!good, "[sweep] some configs are invalid");
 }
 
 std::string command_of(const SweepRun& run) { return "cortado " + joined(run.words, " "); }
@@ -167,7 +167,7 @@ void print_plan(const SweepOptions& options, const SweepPlan& plan) {
   if (tokens > 0) std::cout << with_commas(tokens) << " tokens, ";
   std::cout << "about " << human_seconds(seconds) << " on one thread group of this machine (" << this_machine().cpu
             << ")";
-  if (unknown > 0) std::cout << ", without the " << unknown << " of which nothing is known";
+  if (unknown > 0) std::cout << ", without the " << unknown << " of unknown duration";
   std::cout << std::endl;
 }
 
@@ -225,7 +225,7 @@ SweepRequest request_of(const SweepOptions& options, const SweepPlan& plan) {
                 "] is a sequence of commands: --shard, --jobs and --only are for sweeps of trainings");
   const bool several = Ranks::world().several();
   fail_input_if(several && plan.commands, "[", options.file,
-                "] is a sequence of commands, one process's work: leave torchrun out");
+                "] is a sequence of commands, which one process runs: leave torchrun out");
   const int64_t cores = std::max<int64_t>(1, this_machine().threads);
   const int64_t threads = options.common->threads > 0 ? options.common->threads : 1;
   SweepRequest request{.plan = plan, .out = options.folder(plan), .command = own_command(options, plan, threads)};
@@ -262,41 +262,43 @@ void run(const SweepOptions& options) {
   const SweepResult result = run_sweep(request);
   if (ranks.first()) report(options, plan, result);
   if (interrupt_requested()) {
-    if (ranks.first()) std::cerr << "stopped; the same command goes on" << std::endl;
+    if (ranks.first()) std::cerr << "stopped; the same command continues" << std::endl;
     exit_if_interrupted();
   }
-  if (result.elsewhere > 0 && ranks.first()) std::cerr << result.elsewhere << " runs are others' work" << std::endl;
+  if (result.elsewhere > 0 && ranks.first())
+    std::cerr << result.elsewhere << " runs are claimed by other processes" << std::endl;
 }
 
 constexpr const char* kSweepFooter =
     "Examples:\n"
     "  cortado sweep experiments/blurry-window/mqar.json --scale smoke\n"
-    "  cortado sweep experiments/blurry-window/mqar.json --scale laptop --dry-run       prints the runs and their hours"
-    "\n"
-    "  cortado sweep FILE --out /shared/mqar --shard 3/8                                 one of eight machines' part\n"
-    "Interrupted or killed, the same command goes on; finished runs are not redone. docs/sweeps.md has the file's "
-    "form.";
+    "  cortado sweep experiments/blurry-window/mqar.json --scale laptop --dry-run       prints the runs and their "
+    "hours\n"
+    "  cortado sweep FILE --out /shared/mqar --shard 3/8                                 the third of eight machines' "
+    "shares\n"
+    "After an interruption the same command continues; finished runs are not repeated. docs/sweeps.md describes\n"
+    "the file's format.";
 
 }  // namespace
 
 void add_sweep_command(CLI::App& app) {
-  CLI::App& command = *app.add_subcommand("sweep", "Train what a file of experiments says, and print what was found");
+  CLI::App& command = *app.add_subcommand("sweep", "Train the runs of an experiment file, and print the results");
   const auto options = std::make_shared<SweepOptions>();
   command.add_option("FILE", options->file, "the sweep (JSON)")->required();
   command.add_option("--scale", options->scale, "one of the file's scales: smoke, laptop, paper");
   command.add_option("--out", options->out, "folder of runs and results (default runs/sweeps/NAME)");
   option(command, "--set", options->settings, "change the config of all runs: training.steps=100 (repeatable)",
          kAssignments);
-  command.add_option("--data", options->data, "a text, for models of language (default Tiny Shakespeare)");
-  option(command, "--jobs", options->jobs, "runs at once (default: as many as --threads of each fit the cores)",
+  command.add_option("--data", options->data, "a text, for language models (default Tiny Shakespeare)");
+  option(command, "--jobs", options->jobs, "runs at a time (default: as many as fit the cores with --threads each)",
          CLI::PositiveNumber);
   command.add_option("--shard", options->shard, "only every N-th run, from the I-th on")->type_name("I/N");
-  command.add_option("--only", options->only, "one run, in this process, by its id")->type_name("ID");
+  command.add_option("--only", options->only, "only the run with this id, in this process")->type_name("ID");
   command.add_flag("--claimed", options->claimed)->group("");  // used by a sweep's own processes
   command.add_flag("--list", options->list, "print the runs and check their configs");
   command.add_flag("--dry-run", options->dry, "print the runs, their tokens and their hours on this machine");
-  command.add_flag("--table", options->table, "run nothing: put together what has been found so far");
-  command.add_flag("--retry", options->retry, "do runs that failed again");
+  command.add_flag("--table", options->table, "run nothing: only collect the results so far");
+  command.add_flag("--retry", options->retry, "repeat runs that failed");
   command.add_flag("--json", options->json, "print JSON");
   command.add_flag("--quiet", options->quiet, "show no progress bar");
   command.footer(kSweepFooter);

@@ -122,22 +122,22 @@ void add_task_command(CLI::App& app) {
       "  cortado task export listops --out data/listops\n"
       "  cortado train configs/compare.json --set task.name=mqar --out runs/mqar   trains a model on one");
   const auto options = std::make_shared<TaskOptions>();
-  CLI::App& list = *task.add_subcommand("list", "List them");
+  CLI::App& list = *task.add_subcommand("list", "List the tasks");
   list.add_flag("--json", options->json, "print JSON");
   list.callback([options] { list_tasks(*options); });
   CLI::App& shown = add(task, "show", "Print examples", options, show);
   shown.add_option("--split", options->split, "train, validation or test (default train)");
   option(shown, "--index", options->index, "the first example to print (default 0)", CLI::NonNegativeNumber);
   option(shown, "--count", options->count, "how many (default 1)", CLI::PositiveNumber);
-  shown.add_flag("--json", options->json, "print JSON, an example a line");
-  CLI::App& measured =
-      add(task, "statistics", "Measure what a generator draws, beside what is published", options, statistics);
+  shown.add_flag("--json", options->json, "print JSON, one example per line");
+  CLI::App& measured = add(task, "statistics", "Measure statistics of a task's examples, next to the published ones",
+                           options, statistics);
   option(measured, "--examples", options->examples, "how many examples (default 2000)", CLI::PositiveNumber);
   measured.add_flag("--json", options->json, "print JSON");
   CLI::App& exported =
-      add(task, "export", "Write examples as files, in the public format where there is one", options, export_task);
+      add(task, "export", "Write examples as files, in the public format if there is one", options, export_task);
   option(exported, "--out", options->out, "folder to write; new or empty", kRequired, kind("DIR"));
-  option(exported, "--most", options->most, "examples of each split (default 1000; 0: all)", CLI::NonNegativeNumber);
+  option(exported, "--most", options->most, "examples per split (default 1000; 0: all)", CLI::NonNegativeNumber);
 }
 
 }  // namespace cortado

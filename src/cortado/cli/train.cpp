@@ -94,12 +94,13 @@ constexpr const char* kTrainFooter =
     "  cortado train configs/nanogpt-cpu.json --out runs/first\n"
     "  cortado train configs/hgrn2.json --data book.txt --out runs/book \\\n"
     "      --set training.steps=5000 --set dropout=0.1\n"
-    "  cortado train --resume --out runs/book                 goes on exactly where it stopped\n"
-    "  cortado train --resume --out runs/book --steps 10000   and further\n"
+    "  cortado train --resume --out runs/book                 continues exactly where it stopped\n"
+    "  cortado train --resume --out runs/book --steps 10000   and trains further\n"
     "  cortado train runs/smollm2 --lora 8 --data book.txt --out runs/tuned   fine-tunes low-rank adapters of a run\n"
     "  torchrun --nproc-per-node 2 -m cortado train CONFIG --out RUN   on two processes (docs/scale.md)\n"
     "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.\n"
-    "RUN gets config.json, tokenizer/, best.safetensors, last.safetensors, metrics.jsonl and what --resume needs.";
+    "RUN gets config.json, tokenizer/, best.safetensors, last.safetensors, metrics.jsonl and the checkpoint of "
+    "--resume.";
 
 }  // namespace
 
@@ -113,18 +114,19 @@ void add_train_command(CLI::App& app) {
   command->add_option("--out", options->request.out, "the run's folder")->required();
   option(*command, "--set", options->settings, "change the config: training.batch=32, mixer.window=65 (repeatable)",
          kAssignments);
-  option(*command, "--lora", options->lora, "train adapters of this rank alone; they are merged, and lie apart too",
+  option(*command, "--lora", options->lora,
+         "train only adapters of this rank; they are merged into the weights, and also stored separately",
          CLI::Range(1, 65536));
-  command->add_flag("--resume", options->resume, "go on with the run in the folder");
+  command->add_flag("--resume", options->resume, "resume the run in the folder");
   command->add_flag("--overwrite", options->overwrite, "delete the run in the folder first");
   option(*command, "--steps", options->steps, "train up to this step (the config's \"training.steps\")",
          CLI::NonNegativeNumber);
-  option(*command, "--stop-at", options->request.stop_at, "stop after this step as Ctrl-C would; the schedule stays",
-         CLI::NonNegativeNumber);
+  option(*command, "--stop-at", options->request.stop_at,
+         "stop after this step as Ctrl-C would; the schedule is unchanged", CLI::NonNegativeNumber);
   command->add_flag("--share-optimizer", options->request.share_optimizer,
-                    "of several processes, each keeps the optimiser's moments of its part of the weights alone");
+                    "with several processes, each keeps only the optimiser's moments of its part of the weights");
   option(*command, "--context-parallel", options->request.context_parts,
-         "so many processes share each sequence, every one with a part of its tokens", CLI::Range(1, 65536));
+         "number of processes that share each sequence, each with a part of its tokens", CLI::Range(1, 65536));
   command->add_flag("--quiet", options->quiet, "show no progress bar");
   command->footer(kTrainFooter);
   options->common = add_common_options(*command);

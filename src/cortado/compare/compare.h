@@ -47,9 +47,9 @@ struct Comparison {
   Json rows = Json::array();
 };
 
-// Trains each mixer's model on equal crops in equal order for equal numbers of steps. Each feed-forward's width brings
-// the parameter count nearest to the softmax model's; a difference above 5 % throws InputError. Speeds are measured at
-// the end with the mixers taking turns, because a machine's speed drifts by more than mixers differ.
+// Trains each mixer's model on the same crops in the same order for the same number of steps. Each feed-forward's width
+// brings the parameter count nearest to the softmax model's; a difference above 5 % throws InputError. Speeds are
+// measured at the end with the mixers taking turns, because a machine's speed drifts by more than mixers differ.
 Comparison compare(const CompareRequest& request);
 
 Table comparison_table(const Json& rows, const CompareRequest& request);

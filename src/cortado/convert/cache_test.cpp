@@ -150,8 +150,8 @@ TEST_F(CacheConversionTest, WithoutRemindersBothScoresAreOne) {
   }
 }
 
-// A conversion learns the scores first, continues where it was stopped, and passes them to conversions that begin with
-// it.
+// A conversion learns the scores first, continues where it was stopped, and passes the scores to conversions that
+// begin with it.
 TEST_F(CacheConversionTest, LearnsACacheAndThenTheLatents) {
   const std::string run = make_run(small_config(kGrouped));
   LinearizeRequest whole = cache_request(run, "whole");

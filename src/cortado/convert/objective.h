@@ -16,7 +16,7 @@ class Objective {
 
   // The parameters that learn; the rest of the model is frozen.
   virtual Parameters learned() const = 0;
-  // What each loss belongs to: "layer 3"; a single name if there is one loss.
+  // The names of the losses, one per part, such as "layer 3".
   virtual std::vector<std::string> parts() const = 0;
   // Combines the losses of all parts into the number that is minimised and reported.
   virtual double total(const std::vector<double>& losses) const = 0;

@@ -78,7 +78,7 @@ TrainingBatch PackedDocuments::next(Position& position) {
   while (bounds.back() < size_) {
     const int64_t document =
         usable_[static_cast<size_t>(order_of(position.epoch)[static_cast<size_t>(position.document)])];
-    const int64_t left = length_of(document) - 1 - position.offset;  // tokens that have a next one
+    const int64_t left = length_of(document) - 1 - position.offset;  // tokens that have a successor
     fail_input_if(left < 1, "[data] the position is beyond document ", document, ": the data has changed");
     const int64_t filled = bounds.back(), take = std::min({left, longest_, size_ - filled});
     const int64_t begin = tokens_->documents()[static_cast<size_t>(document)] + position.offset;

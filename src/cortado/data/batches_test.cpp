@@ -14,7 +14,7 @@ namespace {
 using testing::error_of;
 using testing::kNoError;
 
-// Tokens 0, 1, 2, ... so that a token is its own place; documents of the given lengths.
+// Documents of the given lengths with the tokens 0, 1, 2, ..., so that each token is its own position.
 std::shared_ptr<TokenFile> counting(const std::vector<int64_t>& lengths) {
   MemoryTokens memory(1 << 20);
   int32_t next = 0;
@@ -48,7 +48,7 @@ TEST(RandomCrops, ReachEveryOffsetAndNoOther) {
   for (int64_t step = 0; step < 500; ++step) {
     for (int64_t row = 0; row < 8; ++row) ++seen[crops.offset(step, row)];
   }
-  EXPECT_EQ(seen.size(), 8u);  // 0 .. 7: the last crop's last target is the last token
+  EXPECT_EQ(seen.size(), 8u);  // offsets 0 .. 7: the last target of the last crop is the last token
   EXPECT_EQ(seen.begin()->first, 0);
   EXPECT_EQ(seen.rbegin()->first, 7);
   for (const auto& [offset, count] : seen) EXPECT_NEAR(count, 500, 120) << offset;
@@ -87,7 +87,7 @@ TEST(PackedDocuments, EveryTargetOncePerEpochAndNeverAcrossDocuments) {
     }
     for (int64_t t = 0; t < 8; ++t) ++targets[batch.targets[0][t].item<int64_t>()];
   }
-  EXPECT_EQ(position.epoch, 8);  // per_epoch rows of 8 are 8 epochs exactly
+  EXPECT_EQ(position.epoch, 8);  // per_epoch rows of 8 tokens are exactly 8 epochs
   EXPECT_EQ(position.document, 0);
   EXPECT_EQ(position.offset, 0);
   EXPECT_EQ(static_cast<int64_t>(targets.size()), per_epoch);

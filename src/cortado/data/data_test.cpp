@@ -99,14 +99,14 @@ TEST_F(Data, DocumentsOfFilesAndSeparators) {
   const std::string a = write("a.txt", "one<|end|>two<|end|><|end|>three<|end|>"), b = write("b.txt", "<|end|>four");
   PrepareOptions with = options({a, b}, "char");
   with.document_separator = "<|end|>";
-  with.validation = 0.25;  // 15 characters, 11 to train: "onetwothree" | "four"
+  with.validation = 0.25;  // 15 characters, 11 of them for training: "onetwothree" | "four"
   prepare_dataset(with);
   const Dataset dataset = open_dataset(path("out"));
   EXPECT_EQ(dataset.train->documents(), (std::vector<int64_t>{0, 3, 6}));
   EXPECT_EQ(text_of(dataset, dataset.train), "onetwothree");
   EXPECT_EQ(text_of(dataset, dataset.validation), "four");
   EXPECT_EQ(dataset.tokenizer->vocabulary(), 9) << "the separator's characters are not of the text";
-  with.test = 0.25;  // 7 to train, 4 to validate, 4 to test: "onetwot" | "hree" | "four"
+  with.test = 0.25;  // 7 for training, 4 for validation, 4 for the test: "onetwot" | "hree" | "four"
   prepare_dataset(with);
   const Dataset three = open_dataset(path("out"));
   EXPECT_EQ(text_of(three, three.train), "onetwot");
@@ -114,12 +114,12 @@ TEST_F(Data, DocumentsOfFilesAndSeparators) {
   EXPECT_EQ(read_file(path("out/test.txt")), "four");
   with.test = 0.75;
   EXPECT_NE(error_of([&] { prepare_dataset(with); }).find("test part"), std::string::npos);
-  with.test = 0.6, with.validation = 0.1;  // 4 to train, 2 to validate, 9 to test
+  with.test = 0.6, with.validation = 0.1;  // 4 for training, 2 for validation, 9 for the test
   prepare_dataset(with);
   EXPECT_EQ(read_file(path("out/test.txt")), "three<|end|>four") << "documents stay apart";
   with.test = 0;
   with.validation = 0.5;
-  const Dataset half = open_text_as_dataset(with);  // 7 to train: "onetwot" | "hree", "four"
+  const Dataset half = open_text_as_dataset(with);  // 7 for training: "onetwot" | "hree", "four"
   EXPECT_EQ(half.train->documents(), (std::vector<int64_t>{0, 3, 6}));
   EXPECT_EQ(half.validation->documents(), (std::vector<int64_t>{0, 4}));
   const Dataset files =
@@ -129,7 +129,7 @@ TEST_F(Data, DocumentsOfFilesAndSeparators) {
   EXPECT_TRUE(files.validation->documents().empty());
 }
 
-// Separators and characters across the bounds of what is read at once.
+// Separators and characters across the bounds of reads.
 TEST_F(Data, StreamsLongTexts) {
   std::string text, expected;
   std::vector<std::string> documents;
@@ -158,7 +158,7 @@ TEST_F(Data, StreamsLongTexts) {
 
 TEST_F(Data, StreamsAreOfWholeCharacters) {
   std::string text;
-  while (text.size() < (3 << 20)) text += "a\u00e9\u20ac\U0001F600";  // across the bounds of what is read at once
+  while (text.size() < (3 << 20)) text += "a\u00e9\u20ac\U0001F600";  // some cross the bounds of reads
   int64_t read = 0;
   const auto all = [&](const std::string& bytes) {
     DocumentStream stream({write("t.txt", bytes)}, "", false, [&](int64_t count) { read = count; });

@@ -9,7 +9,7 @@
 namespace cortado {
 namespace {
 
-// A text of JSON Lines as a list.
+// Parses JSON Lines as a list.
 Json read_lines(const std::string& text, const std::string& path) {
   Json list = Json::array();
   std::istringstream lines(text);

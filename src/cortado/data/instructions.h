@@ -1,4 +1,4 @@
-// Instructions with their answers, in Alpaca's form.
+// Instructions with answers in Alpaca's format.
 #pragma once
 
 #include <string>
@@ -13,18 +13,19 @@ struct Instruction {
   std::string input;  // may be empty
   std::string output;
 
-  // Alpaca's prompt: all that stands before the output.
+  // Alpaca's prompt: the text before the output.
   std::string prompt() const;
 };
 
-// A JSON list, or JSON Lines, of objects with "instruction", "output" and perhaps "input"; other fields are passed
-// over. InputError names the file and the example: broken, empty, without an instruction or an answer.
+// Reads a JSON list or JSON Lines of objects with "instruction", "output" and optionally "input"; other fields are
+// ignored. InputError, with file and example, if an example is broken or has no instruction or answer, or if there is
+// no example.
 std::vector<Instruction> read_instructions(const std::string& path);
 
-// One example as a model reads it: the mark of a text's beginning, the prompt, the answer, the mark of its end.
+// One example as a model reads it: the begin tokens, the prompt, the answer, and the end token.
 struct InstructionTokens {
   std::vector<int32_t> tokens;
-  size_t answer = 0;  // where the answer begins
+  size_t answer = 0;  // index of the answer's first token
 };
 InstructionTokens encode_instruction(const Tokenizer& tokenizer, const Instruction& example);
 

@@ -23,11 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kInMemory = 64 << 20;  // bytes of text; its tokens take four times that
+constexpr int64_t kInMemory = 64 << 20;  // bytes of text, whose tokens take four times as much memory
 constexpr const char* kFormat = "cortado dataset";
 constexpr int64_t kDatasetVersion = 1;
 
-// Texts are read twice, which only files can.
+// The total size of the files in bytes. InputError for anything but a regular, non-empty file: the text is read twice.
 int64_t total_bytes(const std::vector<std::string>& files) {
   int64_t bytes = 0;
   for (const auto& file : files) {
@@ -38,7 +38,7 @@ int64_t total_bytes(const std::vector<std::string>& files) {
   return bytes;
 }
 
-// Everything that can be known to be wrong before any work.
+// Checks the options before any work begins.
 void check_options(const PrepareOptions& options) {
   fail_input_if(options.files.empty(), "[data] no text files are given");
   fail_input_if(!(options.validation >= 0 && options.validation < 1),
@@ -57,7 +57,7 @@ ProgressBar make_bar(const std::string& label, int64_t bytes, bool shown) {
   return ProgressBar({.label = label, .total = bytes, .unit = "B", .bytes = true, .quiet = !shown});
 }
 
-// The first pass: learns the tokenizer (when there is none yet) and counts the characters of the documents.
+// The first pass: trains the tokenizer, if there is none yet, and counts the characters of the documents.
 struct Survey {
   std::shared_ptr<Tokenizer> tokenizer;
   int64_t characters = 0;  // bytes for the byte tokenizer
@@ -77,14 +77,14 @@ Survey survey(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenize
     return true;
   };
   result.tokenizer = tokenizer ? tokenizer : learn_tokenizer(options.tokenizer, source);
-  // Whoever did not need the text (byte, or a tokenizer that was there) still needs it counted and checked.
+  // If no tokenizer was trained, the text still has to be counted and checked.
   std::string text;
   while (source(text)) text.clear();
   return result;
 }
 
-// The second pass: the first int(n * (1 - validation - test)) characters to `train`, those of the test part to
-// `test` as they are, what is between them to `validation`.
+// The second pass: writes the first int(n * (1 - validation - test)) characters to `train`, the test part unchanged to
+// `test`, and the characters between to `validation`.
 class Splitter {
  public:
   using Text = std::function<void(std::string_view)>;
@@ -120,14 +120,14 @@ class Splitter {
   }
 
  private:
-  // Of the text's first `left` characters, which are then fewer.
+  // Bytes of the first `left` characters of the text; reduces `left` by the characters of the text.
   size_t first_bytes(std::string_view text, int64_t& left) const {
     if (left == 0) return 0;
     const int64_t count = bytes_ ? static_cast<int64_t>(text.size()) : count_characters(text);
     const int64_t wanted = std::exchange(left, std::max<int64_t>(0, left - count));
     if (count <= wanted) return text.size();
     if (!bytes_) return bytes_of_characters(text, wanted);
-    // Bytes that are UTF-8 are not cut inside a character either.
+    // Does not cut UTF-8 text inside a character either.
     auto cut = static_cast<size_t>(wanted);
     for (int i = 0; i < 3 && cut < text.size() && (text[cut] & 0xC0) == 0x80; ++i) ++cut;
     return cut;
@@ -136,7 +136,7 @@ class Splitter {
   const Tokenizer& tokenizer_;
   bool bytes_;
   std::string separator_;
-  int64_t left_, left_to_validate_;  // characters that still go there
+  int64_t left_, left_to_validate_;  // characters that still go to each part
   TokenSink& train_;
   TokenSink& validation_;
   Text test_;
@@ -165,7 +165,7 @@ std::string checksum_of(const std::string& path) {
   return checksum.hex();
 }
 
-// FOLDER/train.tokens and FOLDER/validation.tokens, written and opened.
+// Writes and opens FOLDER/train.tokens and FOLDER/validation.tokens; writes FOLDER/test.txt if there is a test part.
 Dataset write_tokens(const PrepareOptions& options, const Survey& facts, int64_t bytes, const std::string& folder) {
   const int64_t vocabulary = facts.tokenizer->vocabulary();
   const std::string train_path = folder + "/train.tokens", validation_path = folder + "/validation.tokens";
@@ -183,7 +183,7 @@ Dataset write_tokens(const PrepareOptions& options, const Survey& facts, int64_t
   return {TokenFile::open(train_path), TokenFile::open(validation_path), facts.tokenizer};
 }
 
-// `folder` has both token files.
+// The contents of dataset.json. `folder` must already have both token files.
 Json describe(const PrepareOptions& options, const Survey& facts, const std::string& folder, const Dataset& written) {
   const auto part = [&](const TokenFile& file, const char* name) {
     return Json{{"tokens", file.size()},
@@ -204,7 +204,7 @@ Json describe(const PrepareOptions& options, const Survey& facts, const std::str
               {"validation", part(*written.validation, "validation")}};
 }
 
-// `out` may be new, empty, or a dataset made before, which is replaced; anything else would be lost.
+// Checks that `out` is new, empty, or an earlier dataset, which will be replaced. Any other contents would be lost.
 void check_output(const std::string& out) {
   fail_input_if(out.empty(), "[output] the name of the output folder is empty");
   if (!fs::exists(fs::symlink_status(out))) return;
@@ -220,27 +220,27 @@ void check_output(const std::string& out) {
   }
 }
 
-// Absolute, without links, "." or a slash at the end: the name under which the folder is renamed.
+// An absolute path without links, "." or a trailing slash, as renaming needs it.
 std::string resolved(const std::string& out) {
   const fs::path path = fs::weakly_canonical(fs::absolute(out));
   return (path.has_filename() ? path : path.parent_path()).string();
 }
 
-// mkdtemp's folders are for their owner only; this one is to stay.
+// Gives the folder the usual permissions: mkdtemp makes folders that only their owner can read.
 void open_to_all(const std::string& folder) {
   const mode_t mask = ::umask(0);
   ::umask(mask);
   ::chmod(folder.c_str(), 0777 & ~mask);
 }
 
-// Puts the finished folder in the place of `out`, which is new, empty, or a dataset made before.
+// Moves the finished folder to `out`, which is new, empty, or an earlier dataset.
 void move_into_place(TemporaryDirectory& work, const std::string& out) {
   open_to_all(work.path());
-  if (::rename(work.path().c_str(), out.c_str()) == 0) {  // also over an empty folder
+  if (::rename(work.path().c_str(), out.c_str()) == 0) {  // also replaces an empty folder
     work.release();
   } else if (::renameat2(AT_FDCWD, work.path().c_str(), AT_FDCWD, out.c_str(), RENAME_EXCHANGE) != 0) {
     throw Failure(concat("[", out, "] cannot be replaced: ", std::strerror(errno)));
-  }  // exchanged: `work` now holds the old dataset, and removes it
+  }  // after the exchange, `work` holds the old dataset and removes it
   sync_directory(fs::path(out).parent_path().string());
 }
 
@@ -276,7 +276,7 @@ Dataset open_dataset(const std::string& directory) {
     fail_input_if(tokens != file->size() || file->vocabulary() != vocabulary, "[", directory, "/", part,
                   ".tokens] does not belong to ", path, ": ", file->size(), " tokens of a vocabulary of ",
                   file->vocabulary(), ", expected ", tokens, " of ", vocabulary);
-    // Datasets of earlier versions have none.
+    // Datasets of earlier versions have no checksum.
     const std::string checksum = sizes.text("checksum", "");
     fail_input_if(!checksum.empty() && checksum != checksum_of(directory + "/" + part + ".tokens"), "[", directory, "/",
                   part, ".tokens] is damaged: its checksum is not that of ", path);
@@ -295,7 +295,7 @@ Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Toke
     tokenize(options, facts, bytes, train, validation, [](std::string_view) {});
     return {train.finish(), validation.finish(), facts.tokenizer};
   }
-  const TemporaryDirectory folder;  // the maps stay valid after the files' names are gone
+  const TemporaryDirectory folder;  // the maps stay valid after the files are removed
   return write_tokens(options, facts, bytes, folder.path());
 }
 

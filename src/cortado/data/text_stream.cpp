@@ -9,11 +9,11 @@
 namespace cortado {
 namespace {
 
-constexpr size_t kPiece = 1 << 20;  // pieces are about as long as what is read at once
+constexpr size_t kPiece = 1 << 20;  // bytes; about the length of a piece and of one read
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// `text` [begin, end), of which `valid` bytes are UTF-8, must be text; its last character may go on behind it.
+// Checks that text[begin, end), of which `valid` bytes are UTF-8, is text. Its last character may continue after `end`.
 void check_text(const std::string& path, std::string_view text, size_t begin, size_t end, size_t valid) {
   constexpr const char* kByteTakesIt = "; only the byte tokenizer takes it";
   const size_t nul = text.substr(begin, valid).find('\0');
@@ -28,7 +28,7 @@ void check_text(const std::string& path, std::string_view text, size_t begin, si
                           " at byte offset ", begin + valid, kByteTakesIt));
 }
 
-// Where a piece ends best: behind a line, before a word, at a character.
+// Where a piece should end: after a line, else before a word, else at a character boundary.
 size_t end_of_piece(std::string_view text, bool any_bytes) {
   if (const size_t line = text.rfind('\n'); line != std::string_view::npos) return line + 1;
   if (const size_t space = text.rfind(' '); space != std::string_view::npos && space > 0) return space;
@@ -59,9 +59,9 @@ DocumentStream::DocumentStream(std::vector<std::string> files, std::string separ
   fail_input_if(files_.empty(), "[text] no files to read");
 }
 
-// To the next multiple of kPiece, or the last whole character before it.
+// Reads on to the next multiple of kPiece, or to the last whole character before it.
 void DocumentStream::read_on(std::string_view text) {
-  constexpr size_t kLongestRest = 3;  // of a character that goes on behind that
+  constexpr size_t kLongestRest = 3;  // bytes of a character that crosses the bound
   const size_t end = std::min(text.size(), ((read_ + kLongestRest) / kPiece + 1) * kPiece);
   const size_t valid = any_bytes_ ? end - read_ : utf8_valid_prefix(text.substr(read_, end - read_));
   if (!any_bytes_) check_text(files_[file_], text, read_, end, valid);
@@ -84,7 +84,7 @@ bool DocumentStream::next(Piece& piece) {
       begin_ = read_ = 0;
     }
     const std::string_view text = map_->text();
-    // The start of a separator may stand at the end of what is read.
+    // The read text may end with the first bytes of a separator.
     const size_t kept_back = separator_.empty() ? 0 : separator_.size() - 1;
     while (read_ < text.size() && read_ < begin_ + kPiece + kept_back) read_on(text);
     const std::string_view ahead = text.substr(begin_, read_ - begin_);

@@ -22,7 +22,7 @@ TokenFileHeader read_header(const MappedFile& file, const std::string& path) {
   fail_input_if(header.hash != header_hash(header), "[", path, "] is damaged: the header's checksum is wrong");
   fail_input_if(header.version != kTokenFileVersion, "[", path, "] is a token file of version ", header.version,
                 "; this program reads version ", kTokenFileVersion);
-  // Against overflow of what follows; no such file exists.
+  // Guards the sums below against overflow; no real file is that large.
   constexpr uint64_t kMost = uint64_t{1} << 56;
   fail_input_if((header.token_bytes != 2 && header.token_bytes != 4) || header.tokens > kMost ||
                     header.documents > header.tokens || header.vocabulary == 0 || header.vocabulary > kMost,
@@ -82,7 +82,7 @@ at::Tensor TokenFile::read(int64_t begin, int64_t count) const {
                 count, " from ", begin);
   const at::Tensor found = tokens_.narrow(0, begin, count).to(at::kLong);
   if (count == 0) return found;
-  // What is not in the vocabulary would be read beyond the embedding.
+  // A token outside the vocabulary would index beyond the embedding.
   const auto [low, high] = at::aminmax(found);
   if (low.item<int64_t>() >= 0 && high.item<int64_t>() < vocabulary_) return found;
   const int64_t bad = found.lt(0).logical_or(found.ge(vocabulary_)).nonzero()[0].item<int64_t>();

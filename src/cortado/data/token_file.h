@@ -1,4 +1,4 @@
-// Token files: memory-mapped tokens with document bounds, and the folder that `cortado prepare` makes of texts.
+// Token files: memory-mapped tokens with document bounds, and the folder that `cortado prepare` makes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,17 +12,20 @@
 
 namespace cortado {
 
-// Tokens and the offsets where documents start: a memory-mapped, read-only file, or what is in memory.
+// Tokens and the offsets at which documents start: a read-only memory map, or a tensor in memory.
 class TokenFile {
  public:
-  static std::shared_ptr<TokenFile> open(const std::string& path);  // InputError when truncated, foreign, ...
-  // tokens [N] of any integer type; `name` for messages.
+  // InputError if the file is truncated, not a token file, ...
+  static std::shared_ptr<TokenFile> open(const std::string& path);
+  // `tokens` is [N] of any integer type; `name` is for messages.
   TokenFile(at::Tensor tokens, std::vector<int64_t> documents, int64_t vocabulary, std::string name = "tokens");
 
-  int64_t size() const { return tokens_.size(0); }                      // tokens
-  int64_t vocabulary() const { return vocabulary_; }                    // all tokens are smaller
-  const std::vector<int64_t>& documents() const { return documents_; }  // first token of each, ascending, first 0
-  // int64 [count], not to be written to. InputError: beyond the end, a token that is not in the vocabulary.
+  int64_t size() const { return tokens_.size(0); }    // tokens
+  int64_t vocabulary() const { return vocabulary_; }  // greater than all tokens
+  // The first token of each document; ascending, starts with 0.
+  const std::vector<int64_t>& documents() const { return documents_; }
+  // Returns int64 [count], which must not be written to. InputError for a range beyond the end, or a token outside the
+  // vocabulary.
   at::Tensor read(int64_t begin, int64_t count) const;
 
  private:
@@ -32,49 +35,49 @@ class TokenFile {
   std::string name_;
 };
 
-// int64 [N] of documents that begin at these tokens.
+// Wraps int64 [N]; `documents` lists the index of each document's first token.
 std::shared_ptr<TokenFile> tokens_in_memory(const at::Tensor& tokens, std::vector<int64_t> documents = {0});
 
-// Tells one text from another: a hash of the length and of up to 64 stretches of 1024 tokens, spread evenly.
+// Distinguishes texts: a hash of the length and of 64 ranges of up to 1024 tokens, evenly spread.
 std::string fingerprint(const TokenFile& tokens);
 
-// DIR/train.tokens, DIR/validation.tokens, DIR/tokenizer/, DIR/dataset.json (sources, sizes, split, the tokenizer's
-// spec).
+// An open dataset folder: DIR/train.tokens, DIR/validation.tokens, DIR/tokenizer/, DIR/dataset.json (sources, sizes,
+// split, the tokenizer's spec).
 struct Dataset {
   std::shared_ptr<TokenFile> train, validation;
   std::shared_ptr<Tokenizer> tokenizer;
 };
-// Missing, broken or mixed up: InputError.
+// InputError if files are missing, broken, or do not belong together.
 Dataset open_dataset(const std::string& directory);
 
 struct PrepareOptions {
   std::vector<std::string> files = {};
   std::string tokenizer = "byte";
   std::string out = "";
-  double validation =
-      0.1;  // the last part of the text, or the last but the test part (by characters, as nanoGPT; with several files: of their concatenation)
-  double test = 0;  // the part behind that, which becomes DIR/test.txt, as it is
-  std::string document_separator =
-      "";  // a text that separates documents inside a file; empty: each file is one document
+  // Share of the validation part: the end of the text before the test part. As in nanoGPT, it counts characters, with
+  // several files those of their concatenation.
+  double validation = 0.1;
+  double test = 0;  // share of the test part, the end of the text; it becomes DIR/test.txt, unchanged
+  // Separates documents inside a file; if empty, each file is one document.
+  std::string document_separator = "";
   bool progress = true;
 };
-// Streams the texts (which may be larger than memory) into `out`. Missing, empty, binary (NUL bytes) or non-UTF-8 text:
-// InputError naming file and byte offset (the byte tokenizer takes any bytes). `out` in use (has files that are not a
-// dataset's), not writable: InputError. Full disk, interrupted: Failure. Written into a temporary folder beside and
-// renamed.
+// Streams the texts, which may be larger than memory, into the folder `out`: writes a temporary folder beside it and
+// renames that. InputError, with file and byte offset, for a missing, empty, binary (NUL bytes) or non-UTF-8 text (the
+// byte tokenizer accepts any bytes); InputError if `out` has files that are not a dataset's, or is not writable.
+// Failure if the disk is full, and if interrupted.
 void prepare_dataset(const PrepareOptions& options);
 
-// Texts as a dataset at once, without a folder to keep: small ones in memory, larger ones in a temporary folder that is
-// gone when the program ends. options.out is not used. `tokenizer`: one that is there already, instead of learning
-// options.tokenizer.
+// Opens texts as a dataset without keeping a folder: small texts in memory, larger ones in a temporary folder that is
+// removed. Ignores options.out. With `tokenizer`, uses this one instead of training options.tokenizer.
 Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenizer = nullptr);
 
-// --- Where tokens go: a file, or memory. ---
+// --- Destinations of tokens: a file, or memory. ---
 
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
-  // The next token begins a document (documents without tokens vanish).
+  // The next token begins a document. Documents without tokens vanish.
   void start_document() { pending_document_ = true; }
   void append(const std::vector<int32_t>& tokens);
   int64_t size() const { return size_; }
@@ -89,11 +92,12 @@ class TokenSink {
   bool pending_document_ = true;
 };
 
-// Writes a token file; nothing is seen at `path` before finish(). Trouble (full disk): Failure, nothing left behind.
+// Writes a token file, which appears at `path` only in finish(). Failure if the disk is full; then nothing is left
+// behind.
 //
-// The file, little endian: magic "CRTDTOK1", uint32 version, uint32 bytes a token (2 or 4), uint64 tokens, uint64
-// documents, uint64 vocabulary, uint64 hash of these 40 bytes; the tokens; zeros up to a multiple of 8; the first token
-// of each document as uint64.
+// File format, little endian: magic "CRTDTOK1", uint32 version, uint32 bytes per token (2 or 4), uint64 tokens, uint64
+// documents, uint64 vocabulary, uint64 hash of these 40 bytes; the tokens; zeros up to a multiple of 8; the index of
+// each document's first token as uint64.
 class TokenFileWriter : public TokenSink {
  public:
   TokenFileWriter(const std::string& path, int64_t vocabulary);
@@ -120,7 +124,7 @@ class MemoryTokens : public TokenSink {
   int64_t vocabulary_;
 };
 
-// The first bytes of a token file.
+// The header at the beginning of a token file.
 struct TokenFileHeader {
   char magic[8];
   uint32_t version;

@@ -13,7 +13,7 @@
 
 namespace cortado {
 
-// What the surrounding model decides for a mixer.
+// The settings of the surrounding model that a mixer needs.
 struct MixerContext {
   int64_t dim = 0;     // D: width of x
   int64_t heads = 1;   // the model's default head count

@@ -1,4 +1,4 @@
-// What the registry says about its mechanisms is true.
+// Checks the registry's statements against the mechanisms.
 #include "cortado/mechanisms/registry.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -92,7 +92,7 @@ Json starts_recorded(const Mechanism& mechanism) {
 
 constexpr OperatorSizes kMeasured = {.tokens = 70, .heads = 3, .size = 8};
 
-// The inputs drawn to measure the mechanism's operator, if it is one, and the work it is said to take.
+// The inputs that the operator benchmark draws, and the work that the mechanism states; empty for non-operators.
 Json operations_recorded(const Mechanism& mechanism) {
   if (!mechanism.operation) return Json::array();
   const OperatorCase which = mechanism.operation();

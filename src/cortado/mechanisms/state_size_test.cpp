@@ -15,8 +15,8 @@ struct TableRow {
   const char* name;
   const char* settings;
   int64_t table;     // elements by the table's formula
-  int64_t ours;      // what our state has beyond that (or less) ...
-  const char* why;   // ... and what they are
+  int64_t ours;      // difference of our state from the table ...
+  const char* why;   // ... and the reason
   int64_t counters;  // int64 positions, which the table does not count
 };
 

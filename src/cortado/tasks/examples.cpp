@@ -44,7 +44,7 @@ void add_pixel(Example& example, const std::string& input, int64_t byte) {
 
 int64_t largest(std::span<const float> row) { return std::max_element(row.begin(), row.end()) - row.begin(); }
 
-// Half blocks: the upper pixel and the lower one, each light or dark.
+// Draws two rows of pixels per line with half blocks: the upper and the lower pixel are each light or dark.
 std::string drawn_image(const Example& example, int64_t columns) {
   const auto count = int64_t(std::max(example.tokens.size(), example.numbers.size()));
   const auto light = [&](int64_t i) {

@@ -1,5 +1,5 @@
-// A task: examples with their answers, each a pure function of (settings, split, index), and the score of a model's
-// answers. What trains on them is train/'s; here is no model.
+// The interface of a task: examples with answers, each a pure function of (settings, split, index), and the score of a
+// model's answers. Training on tasks is in train/; this folder has no models.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@ namespace cortado {
 enum class Split { kTrain, kValidation, kTest };
 extern const Words<Split> kSplits;
 
-inline constexpr int64_t kIgnored = -100;                   // a target that does not count
-inline constexpr int64_t kMostExamples = int64_t{1} << 30;  // and tokens of one: beyond what anybody asks for
+inline constexpr int64_t kIgnored = -100;  // a target that is not scored
+// limit for the number of examples and of tokens per example
+inline constexpr int64_t kMostExamples = int64_t{1} << 30;
 
-// The data set of a task cannot be made here, and nobody has said where it is.
+// Thrown if a task needs a data set that Cortado cannot generate, and its settings name no folder.
 class NoFolder : public InputError {
  public:
   using InputError::InputError;
@@ -30,34 +31,34 @@ inline void need_folder(const std::string& folder, const std::string& task, cons
 }
 
 struct Example {
-  std::vector<int64_t> tokens = {};   // what goes in; or
-  std::vector<float> numbers = {};    // [length, channels]
-  std::vector<int64_t> second = {};   // a pair's other tokens
-  std::vector<int64_t> targets = {};  // one a token: what is to be said at that token itself (no shift by one)
-  int64_t label = kIgnored;           // the class
+  std::vector<int64_t> tokens = {};   // the input: tokens, or
+  std::vector<float> numbers = {};    // numbers [length, channels]
+  std::vector<int64_t> second = {};   // tokens of a pair's second sequence
+  std::vector<int64_t> targets = {};  // one per token: the answer at that token itself (not shifted by one)
+  int64_t label = kIgnored;           // the class of the example
 };
 
-// What a model for the task must be.
+// The shape of a model for the task.
 struct TaskShape {
-  int64_t vocabulary = 0;  // tokens go in; 0: numbers
-  int64_t channels = 0;    // of numbers
-  int64_t classes = 0;     // an example has a class; 0: tokens have targets
-  bool pairs = false;      // two sequences an example, whose pair has the class
+  int64_t vocabulary = 0;  // of token inputs; 0: the inputs are numbers
+  int64_t channels = 0;    // of number inputs
+  int64_t classes = 0;     // number of classes, one class per example; 0: tokens have targets
+  bool pairs = false;      // two sequences per example; their pair has the class
   int64_t length = 0;      // of the longest input
 };
 
-// Adds up what is scored. Its result is an object of numbers, the task's own metric first.
+// Accumulates the scores of a model's answers. The result is an object of numbers; the task's own metric comes first.
 class Scores {
  public:
   virtual ~Scores() = default;
-  // logits: [places, vocabulary] of TaskExamples::places(), or [1, classes], row by row.
+  // `logits`, row by row: [places, vocabulary] at TaskExamples::places(), or [1, classes].
   virtual void add(int64_t index, const Example& example, std::span<const float> logits) = 0;
   virtual Json result() const = 0;
 };
 
-// What is known of a generator, from another implementation or a paper.
+// A statistic of a generator that is known from another implementation or a paper.
 struct Published {
-  std::string name;  // in statistics()
+  std::string name;  // a key of statistics()
   double value, tolerance;
 };
 
@@ -69,32 +70,32 @@ class TaskExamples {
   virtual int64_t size(Split split) const = 0;
   // 0 <= index < size(split).
   virtual Example example(Split split, int64_t index) const = 0;
-  // Batches don't mix examples of different segments: how many examples each of them has, in order.
+  // How many examples each segment has, in order. A batch does not mix examples of different segments.
   virtual std::vector<int64_t> segments(Split split) const { return {size(split)}; }
 
-  // Where a model's answers are scored; here, where there is a target.
+  // The tokens at which a model's answers are scored; by default, those with a target.
   virtual std::vector<int64_t> places(const Example& example) const;
   virtual std::unique_ptr<Scores> scores(Split split) const = 0;
 
-  // Numbers that tell a right generator from a wrong one, of the training split's first `count` examples.
+  // Statistics of the first `count` training examples, which distinguish a correct generator from a wrong one.
   virtual Json statistics(int64_t count) const = 0;
-  // What they should be with these settings, within a tolerance for 2,000 examples; empty: nobody has published it.
+  // Expected statistics with these settings, with tolerances for 2,000 examples; empty if none are published.
   virtual std::vector<Published> published() const { return {}; }
-  // For people, one or more lines.
+  // The example as text for people: one or more lines.
   virtual std::string drawn(const Example& example) const = 0;
 };
 
-// What is common to tasks of pictures: pixels go in as tokens (bytes) or as numbers, (x / 255 - 0.5) / 0.5.
+// Shared by tasks with images: pixels are inputs as tokens (bytes) or as numbers (x / 255 - 0.5) / 0.5.
 TaskShape picture_shape(const std::string& input, int64_t pixels, int64_t classes);
 void add_pixel(Example& example, const std::string& input, int64_t byte);
 
-// The place of the largest of one row.
+// The index of the largest value in a row.
 int64_t largest(std::span<const float> row);
 
-// An image of so many columns as two rows of pixels a line, light as blocks.
+// An image with `columns` columns as text: two rows of pixels per line, with blocks for light pixels.
 std::string drawn_image(const Example& example, int64_t columns);
 
-// {"accuracy"}: the share of examples whose class is the largest logit.
+// {"accuracy"}: the share of examples whose class has the largest logit.
 std::unique_ptr<Scores> class_scores();
 
 }  // namespace cortado

@@ -10,7 +10,7 @@ namespace cortado {
 
 struct ProjectionSettings {
   int64_t heads, kv_heads, head_dim;
-  std::optional<Rotary> rotary;            // none: no rotary positions
+  std::optional<Rotary> rotary;            // nullopt: no rotary positions
   std::optional<int64_t> rotary_dim = {};  // rotated channels per head, the first ones; nullopt: all
   bool bias = false;                       // of q, k and v
   bool output_bias = false;                // of o

@@ -28,12 +28,12 @@ class SoftmaxStudent {
   // The shortest sequence for which its output differs from softmax attention's.
   virtual int64_t shortest_lesson() const { return 1; }
 
-  // Names of the parameters that the softmax layer does not have. Empty: with these settings it replaces no softmax
-  // layer.
+  // Names of the parameters that the softmax layer does not have. Empty if it cannot replace a softmax layer with these
+  // settings.
   virtual std::vector<std::string> learned() const = 0;
 
-  // The input of its latents' key map "latent_k.weight" [L,D], computed from x [B,T,D]: [B,T,D]. Undefined: it has
-  // none.
+  // The input [B,T,D] of the latents' key map "latent_k.weight" [L,D], computed from x [B,T,D]. Undefined if the mixer
+  // has no latents.
   virtual Tensor latent_inputs(const Tensor& /*x*/) const { return {}; }
 };
 

@@ -1,4 +1,4 @@
-// Image classification, one pixel after the other: CIFAR-10 in grey (README.md).
+// Image classification pixel by pixel: CIFAR-10 in grey (README.md).
 #include <array>
 #include <cmath>
 #include <limits>
@@ -12,9 +12,9 @@ namespace cortado {
 namespace {
 
 struct ImageOptions {
-  std::string folder;             // data_batch_1.bin .. data_batch_5.bin, test_batch.bin
-  std::string input = "tokens";   // bytes; or "numbers", (x / 255 - 0.5) / 0.5
-  double validation_share = 0.1;  // of the training images, drawn by the seed
+  std::string folder;             // of data_batch_1.bin .. data_batch_5.bin and test_batch.bin
+  std::string input = "tokens";   // bytes as tokens; or "numbers": (x / 255 - 0.5) / 0.5
+  double validation_share = 0.1;  // of the training images, drawn by `seed`
   int64_t seed = 0;
 
   void fields(JsonFields& json) {
@@ -29,13 +29,13 @@ constexpr int64_t kImagePixels = 32 * 32, kRecordBytes = 1 + 3 * kImagePixels, k
 constexpr std::array<const char*, kThings> kThingNames = {"airplane", "automobile", "bird",  "cat",  "deer",
                                                           "dog",      "frog",       "horse", "ship", "truck"};
 
-// TensorFlow's rgb_to_grayscale of an image of bytes.
+// TensorFlow's rgb_to_grayscale for images of bytes.
 uint8_t grey(uint8_t red, uint8_t green, uint8_t blue) {
   const float light = 0.2989F * float(red) / 255 + 0.587F * float(green) / 255 + 0.114F * float(blue) / 255;
   return uint8_t(light * 255.5F);
 }
 
-// A file of records: the label, and 1,024 bytes each of red, green and blue.
+// A file of records: one byte for the label, then 1,024 bytes each for red, green and blue.
 struct Records {
   explicit Records(const std::string& path) : file(path) {
     fail_input_if(file.size() == 0 || int64_t(file.size()) % kRecordBytes != 0, "[", path,

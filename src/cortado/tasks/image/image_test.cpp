@@ -10,7 +10,7 @@
 namespace cortado {
 namespace {
 
-// A picture of one colour.
+// A record of an image of one colour.
 std::string record(int label, int red, int green, int blue) {
   std::string bytes(1, char(label));
   for (const int light : {red, green, blue}) bytes += std::string(1024, char(light));
@@ -64,7 +64,7 @@ TEST_F(Image, TrainingAndValidationAreAllOfThePictures) {
   };
   add(Split::kTrain);
   add(Split::kValidation);
-  EXPECT_GE(seen.size(), 16u);  // some reds are one grey
+  EXPECT_GE(seen.size(), 16u);  // some shades of red have equal grey
 }
 
 TEST_F(Image, OtherFilesAreRefused) {

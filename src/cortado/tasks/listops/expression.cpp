@@ -16,7 +16,7 @@ int64_t apply(int64_t operation, std::vector<int64_t> values) {
       return values.front();
     case kMax:
       return values.back();
-    case kMed: {  // of an even number, the mean of the two in the middle, rounded down
+    case kMed: {  // for an even number of values, the mean of the middle two, rounded down
       const size_t n = values.size();
       return (values[(n - 1) / 2] + values[n / 2]) / 2;
     }
@@ -35,7 +35,7 @@ std::optional<int64_t> listops_value(const std::vector<int64_t>& tokens) {
     int64_t operation;
     std::vector<int64_t> values;
   };
-  std::vector<Open> open{{kClose, {}}};  // whose only value is the whole expression's
+  std::vector<Open> open{{kClose, {}}};  // its only value is that of the whole expression
   for (const int64_t token : tokens) {
     if (open.size() == 1 && !open[0].values.empty()) return {};
     if (token < kMin) {
@@ -59,10 +59,11 @@ std::string listops_text(const std::vector<int64_t>& tokens) {
   return text;
 }
 
-// What follows an operator is closed by a parenthesis that opens before all that the operator has taken so far.
+// Each argument of an operator, and its closing bracket, is followed by a parenthesis that closes; it opens before all
+// that the operator has taken so far.
 std::string listops_source(const std::vector<int64_t>& tokens) {
   std::string text;
-  std::vector<size_t> open;  // where the text of each open operator begins
+  std::vector<size_t> open;  // offsets in the text at which the open operators begin
   const auto taken = [&] {
     if (open.empty()) return;
     text.insert(open.back(), "( ");

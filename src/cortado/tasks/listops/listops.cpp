@@ -13,10 +13,10 @@ namespace cortado {
 namespace {
 
 struct ListopsOptions {
-  std::string folder;  // basic_{train,val,test}.tsv as lra_release has them; "": drawn
+  std::string folder;  // with basic_{train,val,test}.tsv of lra_release; empty: examples are drawn
   int64_t examples = 96000, validation_examples = 2000, test_examples = 2000;
   int64_t depth = 10, arguments = 10;    // at most
-  int64_t shorter = 2000, longer = 500;  // lengths lie between, both excluded
+  int64_t shorter = 2000, longer = 500;  // lengths lie strictly between these bounds
   int64_t seed = 0;
 
   void fields(JsonFields& json) {
@@ -32,14 +32,14 @@ struct ListopsOptions {
   }
 };
 
-constexpr double kOperatorShare = 0.25;  // of the nodes above the deepest
+constexpr double kOperatorShare = 0.25;  // probability of an operator, except at the greatest depth
 
 const std::string& file_of(Split split) {
   static const std::array<std::string, 3> names = {"basic_train.tsv", "basic_val.tsv", "basic_test.tsv"};
   return names[size_t(split)];
 }
 
-// Appends a random tree; false: it has become too long.
+// Appends a random tree; returns false if it has become too long.
 bool grow(const ListopsOptions& options, Draws& draws, int64_t depth, std::vector<int64_t>& tokens) {
   if (int64_t(tokens.size()) >= options.shorter) return false;
   if (depth >= options.depth || draws.uniform() > kOperatorShare) {
@@ -102,7 +102,7 @@ class ListopsTask : public TaskExamples {
   const ListopsOptions options_;
 };
 
-// Of an independent implementation of the public generator.
+// From an independent implementation of the public generator.
 std::vector<Published> ListopsTask::published() const {
   const ListopsOptions usual;
   if (options_.depth != usual.depth || options_.arguments != usual.arguments || options_.shorter != usual.shorter ||
@@ -138,10 +138,10 @@ class DrawnListops : public ListopsTask {
   }
 
  private:
-  std::vector<RandomStream> streams_;  // a split each
+  std::vector<RandomStream> streams_;  // one per split
 };
 
-// Rows of "Source\tTarget" after a line that says so; ends of lines as Python's csv writes them, or plain.
+// Reads rows of "Source\tTarget" after a header line. Lines end as Python's csv writes them (\r\n), or with \n.
 std::vector<Example> read_listops(const std::string& path) {
   const std::string text = read_file(path);
   std::vector<Example> examples;
@@ -187,7 +187,7 @@ class ReadListops : public ListopsTask {
   std::vector<std::vector<Example>> splits_;
 };
 
-// Writes basic_{train,val,test}.tsv; at most `most` examples of each split.
+// Writes basic_{train,val,test}.tsv with at most `most` examples per split.
 void write_listops(const TaskExamples& task, const std::string& folder, int64_t most) {
   for (const auto& [name, split] : kSplits) {
     std::string text = "Source\tTarget\r\n";

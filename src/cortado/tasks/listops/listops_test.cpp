@@ -22,7 +22,7 @@ TEST(Listops, ValuesByHand) {
   EXPECT_EQ(value("[MIN 2 9 4 X"), 2);
   EXPECT_EQ(value("[MED 2 9 4 X"), 4);
   EXPECT_EQ(value("[MED 3 4 X"), 3);      // 3.5, rounded down
-  EXPECT_EQ(value("[MED 9 1 2 6 X"), 4);  // of 2 and 6
+  EXPECT_EQ(value("[MED 9 1 2 6 X"), 4);  // mean of 2 and 6
   EXPECT_EQ(value("[SM 7 8 9 X"), 4);
   EXPECT_EQ(value("[SM [MAX 1 2 X 3 [MIN 4 5 X X"), 9);
   EXPECT_EQ(value("7"), 7);

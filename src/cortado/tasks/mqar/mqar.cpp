@@ -1,4 +1,4 @@
-// Multi-query associative recall: pairs of a key and a value, then keys whose value is asked for (README.md).
+// Multi-query associative recall: pairs of a key and a value, then keys whose value is the answer (README.md).
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,29 +12,29 @@
 namespace cortado {
 namespace {
 
-// Examples of one length T and number of pairs K.
+// Examples with one length T and one number of pairs K.
 struct MqarSegment {
   int64_t length = 64, pairs = 4, examples = 100000;
 };
 
 struct MqarOptions {
-  int64_t vocabulary = 8192;        // keys are below its half, values above; 0 is the filler
-  double power = 0.01;              // slot i of the queries is drawn with a weight of (i + 1)^(power - 1)
-  bool random_non_queries = false;  // what is neither pair nor query is any token, and not the filler
+  int64_t vocabulary = 8192;        // keys are from the lower half, values from the upper; 0 is the filler
+  double power = 0.01;              // weight of slot i when queries are placed: (i + 1)^(power - 1)
+  bool random_non_queries = false;  // fill with random tokens instead of 0
   int64_t seed = 123;
   std::vector<MqarSegment> train, test;
 };
 
-// Where the pair that the query at place t asks for begins: the first time that its key occurs.
+// The position at which the pair begins whose value the query at t asks for: the first occurrence of its key.
 int64_t place_of_pair(const Example& example, size_t t) {
   return std::find(example.tokens.begin(), example.tokens.end(), example.tokens[t]) - example.tokens.begin();
 }
 
-// The least power of two, from 16 on, that is at least the distance.
+// The smallest power of two, but at least 16, that is not less than the distance.
 int64_t distance_class(int64_t distance) { return std::max<int64_t>(16, std::bit_ceil(uint64_t(distance))); }
 
-// Share of an example's values that are said: the mean over examples, over those of each number of pairs, and of the
-// queries whose pair lies so far back.
+// An example's accuracy is the share of its queries that are answered correctly. Reports its mean over all examples and
+// over the examples with each number of pairs, and the share of correct queries by the distance of their pair.
 class MqarScores : public Scores {
  public:
   explicit MqarScores(int64_t vocabulary) : vocabulary_(size_t(vocabulary)) {}
@@ -71,12 +71,12 @@ class MqarScores : public Scores {
 
  private:
   size_t vocabulary_;
-  std::map<int64_t, std::pair<double, double>> by_pairs_;     // sum of the examples' accuracies, examples
-  std::map<int64_t, std::pair<double, double>> by_distance_;  // queries that are right, queries
+  std::map<int64_t, std::pair<double, double>> by_pairs_;     // sum of accuracies, number of examples
+  std::map<int64_t, std::pair<double, double>> by_distance_;  // correct queries, all queries
 };
 
-// `count` of the slots 0 .. slots-1, each next one with a probability proportional to its weight among those left: in
-// the order of Exp(1) / weight.
+// Draws `count` of the slots 0 .. slots-1 without replacement, each with a probability proportional to its weight among
+// the remaining slots. This is the order of the values Exp(1) / weight.
 std::vector<int64_t> draw_slots(Draws& draws, int64_t count, int64_t slots, double power) {
   std::vector<std::pair<double, int64_t>> arrivals;
   for (int64_t i = 0; i < slots; ++i) {
@@ -129,14 +129,14 @@ class MqarExamples : public TaskExamples {
   std::string drawn(const Example& example) const override;
 
  private:
-  // Test examples validate: the papers stop and choose by them.
+  // Validation uses the test examples: the papers stop and select models by them.
   const std::vector<MqarSegment>& list(Split split) const {
     return split == Split::kTrain ? options_.train : options_.test;
   }
   Example draw(const MqarSegment& segment, Draws draws) const;
 
   MqarOptions options_;
-  std::vector<RandomStream> streams_[2];  // of the test's segments, of training's
+  std::vector<RandomStream> streams_[2];  // one per segment of the test, and of training
 };
 
 Example MqarExamples::draw(const MqarSegment& segment, Draws draws) const {
@@ -156,7 +156,7 @@ Example MqarExamples::draw(const MqarSegment& segment, Draws draws) const {
   return example;
 }
 
-// How far back a query's pair lies, and where the first and the last pair are asked for.
+// How far queries are from their pairs, and the slots in which the first and the last pair are asked for.
 Json MqarExamples::statistics(int64_t count) const {
   std::vector<int64_t> distances;
   double first = 0, last = 0;
@@ -186,7 +186,7 @@ Json MqarExamples::statistics(int64_t count) const {
   return found;
 }
 
-// Of an independent implementation of zoology's generator.
+// From an independent implementation of zoology's generator.
 std::vector<Published> MqarExamples::published() const {
   const MqarSegment& first = options_.train.front();
   if (options_.power != 0.01) return {};
@@ -208,7 +208,7 @@ std::vector<Published> MqarExamples::published() const {
   }
 }
 
-// Pairs and queries with their answers; what lies between is noise.
+// Pairs on the first line, then the other tokens; a query is followed by "?" and its answer.
 std::string MqarExamples::drawn(const Example& example) const {
   const int64_t pairs = std::count_if(example.targets.begin(), example.targets.end(), [](int64_t t) { return t >= 0; });
   std::string text;
@@ -227,7 +227,7 @@ void segment_fields(JsonFields& json, MqarSegment& segment) {
   json.integer("examples", segment.examples, 1, kMostExamples);
 }
 
-// The settings that the public experiments share.
+// The default settings of the public experiments.
 MqarOptions protocol(const std::string& name) {
   MqarOptions options;
   if (name == "zoology") {
@@ -256,7 +256,7 @@ void check_segments(const MqarOptions& options, const std::string& place) {
   }
 }
 
-// {"protocol": "zoology" | "based", ...}: settings of `task` for this task. InputError: 4 K > T, V <= T, ...
+// Reads {"protocol": "zoology" | "based", ...}, the task's settings. InputError for 4 K > T, V <= T, ...
 MqarOptions mqar_options(const Json& settings, const std::string& place) {
   JsonReader reader(settings, place);
   MqarOptions options = protocol(reader.choice("protocol", {"zoology", "based"}, "zoology"));
@@ -265,7 +265,7 @@ MqarOptions mqar_options(const Json& settings, const std::string& place) {
   json.number("power", options.power, 0, 10);
   json.boolean("random_non_queries", options.random_non_queries);
   json.integer("seed", options.seed, 0, std::numeric_limits<int64_t>::max());
-  // One length and number of pairs for both splits, or lists.
+  // Either one length and number of pairs for both splits, or lists.
   for (MqarSegment* segment : {&options.train.front(), &options.test.front()}) {
     json.integer("length", segment->length, 4, kMostExamples);
     json.integer("pairs", segment->pairs, 1, kMostExamples);

@@ -1,4 +1,4 @@
-// The generator's statistics against those of an independent implementation of the public one.
+// Compares the generator's statistics with those of an independent implementation of the public generator.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -32,7 +32,7 @@ TEST(Mqar, AnExampleIsPairsAndQueriesWhoseAnswerIsNotShown) {
     for (size_t t = 0; t < 128; ++t) {
       if (it.targets[t] < 0) {
         EXPECT_EQ(it.targets[t], kIgnored);
-        EXPECT_TRUE(t < 32 || it.tokens[t] == 0);  // the answer is not behind its query
+        EXPECT_TRUE(t < 32 || it.tokens[t] == 0);  // the answer does not follow its query
         continue;
       }
       EXPECT_EQ(t % 2, 0u);
@@ -74,7 +74,7 @@ TEST(Mqar, TheBasedProtocolMixesLengthsAndFillsWithNoise) {
   EXPECT_NEAR(noise, 4096, 1500);
 }
 
-// Two right of two, and one right of four.
+// One example has two of two answers right, the other one of four.
 TEST(Mqar, ScoresTheMeanOfTheExamplesAndOfEachNumberOfPairs) {
   const auto task =
       mqar(R"({"vocabulary": 32, "train": [{"length": 16, "pairs": 2}], "test": [{"length": 16, "pairs": 4}]})");
@@ -98,7 +98,7 @@ TEST(Mqar, ScoresTheMeanOfTheExamplesAndOfEachNumberOfPairs) {
   EXPECT_DOUBLE_EQ(result["accuracy_4_pairs"].get<double>(), 0.25);
 }
 
-// Queries 33 to 64 tokens behind their pair are right, all others wrong.
+// Only queries 33 to 64 tokens behind their pair are answered correctly.
 TEST(Mqar, ScoresByTheDistanceOfThePair) {
   const auto task = mqar(R"({"vocabulary": 256, "length": 128, "pairs": 16})");
   const auto scores = task->scores(Split::kTest);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kPicturesInABatch = 1000;
 
-// Batches by their numbers.
+// Sorted by the batch's number.
 std::vector<std::string> metadata_files(const std::string& folder) {
   const std::string metadata = folder + "/metadata";
   fail_input_if(!std::filesystem::is_directory(metadata), "[", metadata,
@@ -36,7 +36,7 @@ std::vector<std::string> metadata_files(const std::string& folder) {
   return files;
 }
 
-// "imgs/0 sample_7.png 7 1 ...": the fourth word is the label.
+// Parses "imgs/0 sample_7.png 7 1 ...": the fourth word is the label.
 PathfinderFile file_of_line(const std::string& line, const std::string& folder, const std::string& place) {
   std::istringstream words(line);
   std::string batch, name, number, label;
@@ -110,7 +110,7 @@ void write_grey_png(const std::string& path, const std::vector<uint8_t>& pixels,
 
 void write_pathfinder(const TaskExamples& task, const std::string& folder, int64_t most) {
   const int64_t size = std::lround(std::sqrt(double(task.shape().length)));
-  // What all splits have at 8 to 1 to 1.
+  // The largest tenth that all splits can fill in the ratio 8 to 1 to 1.
   const int64_t part = std::min({std::max<int64_t>(1, std::min(most, task.size(Split::kTrain)) / 8),
                                  task.size(Split::kValidation), task.size(Split::kTest)});
   std::string lines;

@@ -1,4 +1,4 @@
-// Pathfinder of Long Range Arena: are two marked ends those of one snake? (README.md)
+// Pathfinder of Long Range Arena: do two marked ends belong to one snake? (README.md)
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,12 +13,12 @@ namespace cortado {
 namespace {
 
 struct PathfinderOptions {
-  int64_t size = 32;              // pixels each way: 32, 64, 128 ("Path-X") or 256
-  std::string level = "hard";     // snakes of 14 paddles; "medium" 9, "easy" 6
-  std::string input = "numbers";  // (x / 255 - 0.5) / 0.5; or "tokens", the bytes
+  int64_t size = 32;              // pixels per side: 32, 64, 128 ("Path-X") or 256
+  std::string level = "hard";     // long snakes have 14 paddles; "medium" 9, "easy" 6
+  std::string input = "numbers";  // (x / 255 - 0.5) / 0.5; or "tokens": the bytes
   int64_t examples = 160000, validation_examples = 20000, test_examples = 20000;
   int64_t seed = 0;
-  std::string folder;  // of pictures that are there (files.h), of which 8, 1 and 1 tenths are the splits; empty: drawn
+  std::string folder;  // of existing images (files.h), split 8 to 1 to 1; empty: images are drawn
 
   void fields(JsonFields& json) {
     json.text("folder", folder);
@@ -34,8 +34,8 @@ struct PathfinderOptions {
   }
 };
 
-// The public sizes. Short snakes have a third of a long one's paddles, and are so many that theirs add up to
-// `short_paddles`.
+// The sizes of the public data. A short snake has a third of a long one's paddles; the number of short snakes follows
+// from their total number of paddles, `short_paddles`.
 SnakeSizes sizes_of(const PathfinderOptions& options) {
   SnakeSizes sizes;
   int64_t short_paddles = 20;
@@ -64,7 +64,7 @@ SnakeSizes sizes_of(const PathfinderOptions& options) {
   return sizes;
 }
 
-// What drawn and read pictures have in common.
+// The common parts of drawn and read images.
 class PathfinderTask : public TaskExamples {
  public:
   explicit PathfinderTask(PathfinderOptions options) : options_(std::move(options)) {}
@@ -91,7 +91,7 @@ class DrawnPathfinder : public PathfinderTask {
   int64_t size(Split split) const override {
     return std::array{options_.examples, options_.validation_examples, options_.test_examples}[size_t(split)];
   }
-  // The darkest pixel becomes 0 and the lightest 255.
+  // Stretches the darkest pixel to 0 and the lightest to 255.
   Example example(Split split, int64_t index) const override {
     Draws draws(streams_[size_t(split)], index);
     const SnakePicture picture = draw_snakes(sizes_, draws);

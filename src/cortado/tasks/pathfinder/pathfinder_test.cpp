@@ -23,7 +23,7 @@ TEST(Raster, ALineHasItsLengthAndWidth) {
   const Patch patch = draw_line({5, 8}, {15, 8}, 1, 32);
   double sum = 0;
   for (const float value : patch.values) sum += value;
-  EXPECT_NEAR(sum, 2 * 10 + 3.14, 2.5);  // a rectangle and two half discs
+  EXPECT_NEAR(sum, 2 * 10 + 3.14, 2.5);  // the area of a rectangle and two half discs
   GreyImage image(32);
   image.keep_larger(patch, 1);
   EXPECT_GT(image.at(10, 8), 0.9F);
@@ -37,7 +37,8 @@ TEST(Raster, ALineHasItsLengthAndWidth) {
   }
 }
 
-// The label is what the markers say: both at the ends of one snake, or of two; snakes are whole and don't touch.
+// The label agrees with the markers: they are at the ends of one snake, or of two. Snakes are complete and do not
+// touch.
 TEST(Pathfinder, MarkersAreAtTheEndsThatTheLabelSays) {
   const SnakeSizes sizes;
   const RandomStream stream(7, "test");
@@ -71,7 +72,7 @@ TEST(Pathfinder, MarkersAreAtTheEndsThatTheLabelSays) {
   EXPECT_NEAR(connected, 100, 35);
 }
 
-// Against the same picture without discs: they are as large as said, and nothing else has changed but for the filter's
+// Compares with an image without discs: the discs have the right size, and other pixels change only by the filter's
 // ripples.
 TEST(Pathfinder, MarkersAreDiscsOfTheirRadius) {
   const RandomStream stream(14, "test");
@@ -144,8 +145,8 @@ TEST(Pathfinder, LongSnakesDontTouch) {
   EXPECT_GT(least, 0.8);
 }
 
-// Without discs, and with the short snakes left out of the same pictures: those are brighter than the long ones by up to
-// a third (few of their pixels are wholly covered).
+// Compares images without discs, with and without short snakes. Short snakes are brighter than long ones by up to a
+// third (few of their pixels are fully covered).
 TEST(Pathfinder, ShortSnakesAreThereAndBrighter) {
   const RandomStream stream(12, "test");
   SnakeSizes sizes, alone;
@@ -168,7 +169,7 @@ TEST(Pathfinder, ShortSnakesAreThereAndBrighter) {
   EXPECT_GT(lit, 25) << "pixels of a picture";
 }
 
-// Turns are drawn with a weight of cos², whose mean is 0.47; what is in the way makes it 0.66. Any direction: 1.4.
+// The mean turn is 0.47 for weights cos²; obstacles raise it to 0.66. Random directions would give 1.4.
 TEST(Pathfinder, SnakesGoStraightOn) {
   const RandomStream stream(13, "test");
   double sum = 0, turns = 0;
@@ -202,7 +203,7 @@ TEST(Pathfinder, FilesOfTheRelease) {
     EXPECT_EQ(got.tokens, wanted.tokens) << name;
     EXPECT_EQ(got.label, wanted.label) << name;
   }
-  // An empty picture, as the release has one, is left out.
+  // Empty images, of which the release has one, are skipped.
   write_file(folder.path() + "/imgs/0/sample_0.png", "");
   EXPECT_EQ(pathfinder(settings)->example(Split::kTrain, 0).tokens, task->example(Split::kTrain, 1).tokens);
   const auto refused = [&] { return testing::error_of([&] { pathfinder(settings)->example(Split::kTrain, 0); }); };

@@ -8,12 +8,12 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kFiner = 2;              // pixels drawn for one of the image, each way
-constexpr int64_t kTaps = 2 * 3 * kFiner;  // of Lanczos' filter with three lobes
+constexpr int64_t kFiner = 2;              // fine pixels per pixel, in each direction
+constexpr int64_t kTaps = 2 * 3 * kFiner;  // taps of a Lanczos filter with three lobes
 
 double sinc(double x) { return x == 0 ? 1 : std::sin(std::numbers::pi * x) / (std::numbers::pi * x); }
 
-// The weights of the fine pixels around an image's pixel, from its left edge - 5 to its right edge + 5.
+// The filter's weights for the fine pixels around a pixel, from 5 before its left edge to 5 after its right edge.
 const std::array<double, kTaps>& lanczos() {
   static const auto weights = [] {
     std::array<double, kTaps> w{};
@@ -35,7 +35,7 @@ double squared_distance(Point p, Point a, Point b) {
   return x * x + y * y;
 }
 
-// Rows of `fine`, each `kFiner` times as long as the result's and kTaps - kFiner longer.
+// Filters and downsamples rows. A row of `fine` has kFiner * width + kTaps - kFiner values.
 std::vector<float> narrowed(const std::vector<float>& fine, int64_t rows, int64_t width) {
   const int64_t stride = kFiner * width + kTaps - kFiner;
   std::vector<float> narrow(size_t(rows * width), 0);
@@ -88,7 +88,7 @@ void GreyImage::keep_larger(const Patch& patch, float contrast) {
 }
 
 Patch draw_line(Point a, Point b, double radius, int64_t size) {
-  const double far = radius + 2;  // the filter blurs, but not further than a pixel or two that count
+  const double far = radius + 2;  // the filter blurs, noticeably up to one or two pixels
   const auto bound = [&](double value) { return std::clamp<int64_t>(int64_t(std::floor(value)), 0, size); };
   Patch patch{.left = bound(std::min(a.x, b.x) - far), .top = bound(std::min(a.y, b.y) - far)};
   patch.width = bound(std::max(a.x, b.x) + far + 1) - patch.left;
@@ -98,7 +98,7 @@ Patch draw_line(Point a, Point b, double radius, int64_t size) {
   std::vector<float> fine(size_t(rows * columns), 0);
   for (int64_t y = 0; y < rows; ++y) {
     for (int64_t x = 0; x < columns; ++x) {
-      // An image's pixel (x, y) has its middle at (x, y).
+      // The centre of the image's pixel (x, y) is at (x, y).
       const Point p{double(patch.left) - 0.5 + (double(x - margin) + 0.5) / kFiner,
                     double(patch.top) - 0.5 + (double(y - margin) + 0.5) / kFiner};
       fine[size_t(y * columns + x)] = squared_distance(p, a, b) <= radius * radius ? 1.0F : 0.0F;

@@ -1,4 +1,5 @@
-// Lines and discs as images: drawn at twice the resolution and made smaller by Lanczos' filter, as Pathfinder's are.
+// Lines and discs as images. As in Pathfinder, they are drawn at twice the resolution and reduced with a Lanczos
+// filter.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@ struct Point {
   double x = 0, y = 0;
 };
 
-// Part of an image: values in rows, most of them 0 beyond.
+// A rectangle of an image: values in rows. Outside of it, values are about 0.
 struct Patch {
   int64_t left = 0, top = 0, width = 0, height = 0;
   std::vector<float> values = {};
@@ -23,7 +24,7 @@ struct GreyImage {
   float at(int64_t x, int64_t y) const { return values[size_t(y * size + x)]; }
   bool holds(int64_t x, int64_t y) const { return x >= 0 && y >= 0 && x < size && y < size; }
 
-  float highest_with(const Patch& patch) const;  // of the sum, where the patch is not 0
+  float highest_with(const Patch& patch) const;  // maximum of the sum, where the patch is not 0
   void add(const Patch& patch, float times = 1);
   void keep_larger(const Patch& patch, float contrast);
 
@@ -31,8 +32,8 @@ struct GreyImage {
   std::vector<float> values;
 };
 
-// All points within `radius` of the line between a and b (a disc where they are one), as far as they lie inside an image
-// of `size`; values from 0 to 1.
+// Draws all points within `radius` of the line from a to b (a disc if a = b), clipped to an image of `size`. Values are
+// from 0 to 1.
 Patch draw_line(Point a, Point b, double radius, int64_t size);
 
 }  // namespace cortado

@@ -7,9 +7,9 @@
 namespace cortado {
 namespace {
 
-constexpr float kTouching = 1.8F;  // two paddles' masks in one place
+constexpr float kTouching = 1.8F;  // sum of two paddles' masks at which they count as touching
 constexpr int kPaddleTries = 3, kSnakeTries = 4;
-constexpr double kLeastFree = 0.01;  // of the window, for another short snake
+constexpr double kLeastFree = 0.01;  // share of the window that must be free for another short snake
 
 Point moved(Point from, double angle, double distance) {
   return {from.x + distance * std::cos(angle), from.y + distance * std::sin(angle)};
@@ -39,12 +39,12 @@ class Drawing {
   }
 
  private:
-  // Where a snake grows: the middle of the gap before its last paddle, and that paddle's direction.
+  // A growing snake: the middle of the gap before its last paddle, and that paddle's direction.
   struct Growing {
     Snake snake;
     Point pivot;
     double angle = 0;
-    std::optional<Patch> last;  // not yet in the mask: the next paddle may come near
+    std::optional<Patch> last;  // not yet in the mask, because the next paddle may come near it
   };
 
   double random_angle() { return double(draws_.below(360)) * std::numbers::pi / 180; }
@@ -67,7 +67,7 @@ class Drawing {
     }
   }
 
-  // A first paddle with its tail there; none: it does not fit.
+  // Places a first paddle with its tail at `tail`; nullopt if it does not fit.
   std::optional<Growing> begin(Point tail, double angle) {
     const Paddle paddle{tail, moved(tail, angle, sizes_.paddle)};
     if (!inside(paddle.tail) || !inside(moved(paddle.head, angle, margin_))) return {};
@@ -79,7 +79,7 @@ class Drawing {
   bool grow(Growing& snake) {
     const Point pivot = moved(snake.pivot, snake.angle, sizes_.paddle + 2 * margin_);
     const double reach = sizes_.paddle + margin_;
-    std::vector<std::pair<double, double>> candidates;  // weight, direction
+    std::vector<std::pair<double, double>> candidates;  // cumulative weight, direction
     double total = 0;
     for (int64_t y = int64_t(pivot.y - reach) - 1; y <= int64_t(pivot.y + reach) + 1; ++y) {
       for (int64_t x = int64_t(pivot.x - reach) - 1; x <= int64_t(pivot.x + reach) + 1; ++x) {
@@ -109,7 +109,7 @@ class Drawing {
     return false;
   }
 
-  // The mask within a margin of the pixel.
+  // The largest mask value within a margin of the pixel.
   float occupied(int64_t x, int64_t y) const {
     float highest = 0;
     const auto far = int64_t(margin_);
@@ -123,7 +123,7 @@ class Drawing {
     return highest;
   }
 
-  // Both grown in turns to their full length; false: they did not come that far.
+  // Grows both long snakes in turns to their full length; false if that fails.
   bool two_snakes(std::array<Snake, 2>& snakes) {
     clear();
     const int64_t border = 2 * sizes_.seed_distance, room = sizes_.window - 2 * border;
@@ -138,7 +138,7 @@ class Drawing {
       bool whole = true;
       for (int64_t paddle = 1; whole && paddle < sizes_.contour; ++paddle) {
         for (size_t i = 0; whole && i < 2; ++i) {
-          // The other one's last paddle is in the way, its own is not.
+          // The last paddle of the other snake is an obstacle, the snake's own is not.
           const Patch other = *growing[1 - i].last;
           mask_.add(other);
           whole = grow(growing[i]);
@@ -155,12 +155,12 @@ class Drawing {
     return false;
   }
 
-  // As long as it gets, up to the distractors' length.
+  // Grows as far as possible, up to `distractor` paddles.
   Snake short_snake() {
     const auto pixel = [&] { return double(draws_.below(sizes_.window)); };
     for (int attempt = 0; attempt < 100; ++attempt) {
       auto snake = begin({pixel(), pixel()}, random_angle());
-      if (!snake || mask_.highest_with(*snake->last) > 1) continue;  // wholly in free space
+      if (!snake || mask_.highest_with(*snake->last) > 1) continue;  // must start in free space
       while (int64_t(snake->snake.size()) < sizes_.distractor && grow(*snake)) {
       }
       mask_.add(*snake->last);

@@ -24,13 +24,13 @@ Dfa draw_dfa(Draws& draws, const DfaSizes& sizes) {
     const auto letters = draws.distinct(degree, int64_t(alphabet.size())), targets = draws.distinct(degree, states - 1);
     for (int64_t i = 0; i < degree; ++i) {
       const int64_t target = targets[size_t(i)];
-      edges[size_t(1 + alphabet[size_t(letters[size_t(i)])])] = target + (target >= state);  // not to itself
+      edges[size_t(1 + alphabet[size_t(letters[size_t(i)])])] = target + (target >= state);  // never to itself
     }
   }
   return dfa;
 }
 
-// Moore's refinement: classes of states that no string so far tells apart, told apart by one letter more.
+// Moore's refinement: starts with one class of all states, and splits classes until their transitions agree.
 Dfa minimal(const Dfa& dfa) {
   std::vector<int64_t> of(size_t(dfa.states()), 0);
   for (int64_t classes = 0;;) {
@@ -50,7 +50,7 @@ Dfa minimal(const Dfa& dfa) {
   }
   Dfa small;
   std::map<int64_t, int64_t> number{{of[0], 0}};
-  std::vector<int64_t> met{0};  // a state of each class
+  std::vector<int64_t> met{0};  // one state of each class
   for (size_t i = 0; i < met.size(); ++i) {
     small.next.emplace_back().fill(-1);
     for (const int64_t letter : dfa.letters(met[i])) {

@@ -1,5 +1,4 @@
-// In-context language learning: strings of an automaton that no other example has, whose next letter is asked for
-// (README.md).
+// In-context language learning: the next letter in strings of an automaton that no other example has (README.md).
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -16,7 +15,7 @@ namespace {
 
 struct RegbenchOptions {
   DfaSizes sizes;
-  int64_t examples = 5000, validation_examples = 500, test_examples = 500;  // an automaton each
+  int64_t examples = 5000, validation_examples = 500, test_examples = 500;  // one automaton per example
   int64_t least_strings = 10, most_strings = 19, longest_string = 49;
   int64_t seed = 0;
 
@@ -35,9 +34,9 @@ struct RegbenchOptions {
   }
 };
 
-// --- What can be said of the next letter without a model: the baselines of the paper. ---
+// --- Predictions without a model: the baselines of the paper. ---
 
-// The letter that follows `read`.
+// Predicts the letter after `read`.
 using Predictor = std::function<int64_t(const Dfa& dfa, std::span<const int64_t> read)>;
 
 using Counts = std::array<int64_t, kSymbols>;
@@ -45,7 +44,7 @@ using Counts = std::array<int64_t, kSymbols>;
 int64_t most(const Counts& counts) { return std::max_element(counts.begin(), counts.end()) - counts.begin(); }
 bool none(const Counts& counts) { return *std::max_element(counts.begin(), counts.end()) == 0; }
 
-// What has followed the last `context` symbols before; a separator does not count.
+// Counts the letters that have followed the last `context` symbols earlier; separators do not count.
 Counts followers(std::span<const int64_t> read, size_t context) {
   Counts counts{};
   if (read.size() < context) return counts;
@@ -58,7 +57,7 @@ Counts followers(std::span<const int64_t> read, size_t context) {
   return counts;
 }
 
-// The longest context that has occurred decides.
+// Predicts by the longest context that has occurred before.
 int64_t n_gram(std::span<const int64_t> read, size_t n) {
   for (size_t context = n - 1; context > 0; --context) {
     const Counts counts = followers(read, context);
@@ -67,7 +66,7 @@ int64_t n_gram(std::span<const int64_t> read, size_t n) {
   return most(followers(read, 0));
 }
 
-// The state after what was read since the last separator.
+// The state after the symbols since the last separator.
 int64_t state_after(const Dfa& dfa, std::span<const int64_t> read) {
   int64_t state = 0;
   for (const int64_t symbol : read) state = symbol == kSeparator ? 0 : dfa.step(state, symbol);
@@ -85,8 +84,8 @@ int64_t oracle(const Dfa& dfa, std::span<const int64_t> read) {
   return none(seen) ? n_gram(read, 1) : most(seen);
 }
 
-// "uniform" (the letters in turn), "most_frequent" so far, "2_gram" .. "4_gram" with back-off, "oracle", which knows the
-// automaton's state but only transitions that have been seen.
+// "uniform" cycles through the letters; "most_frequent" says the most frequent letter so far; "2_gram" .. "4_gram" back
+// off to shorter contexts; "oracle" knows the automaton's state, but only transitions that have been seen.
 const std::vector<std::pair<std::string, Predictor>>& regbench_predictors() {
   static const std::vector<std::pair<std::string, Predictor>> all = [] {
     std::vector<std::pair<std::string, Predictor>> list;
@@ -103,14 +102,15 @@ const std::vector<std::pair<std::string, Predictor>>& regbench_predictors() {
 
 // --- The task. ---
 
-constexpr int64_t kScoredTogether = 32;  // the public code's batch, whose mean over positions it averages
+constexpr int64_t kScoredTogether = 32;  // batch size of the public code, which averages the means of batches
 
-// Is a letter scored behind position t? The last one's is, and that of a separator; a word's end is not.
+// Whether the prediction after token t is scored: after all tokens but the last of a string, and after the very last
+// one.
 bool scored(const Example& example, size_t t) {
   return t + 1 == example.tokens.size() || example.tokens[t + 1] != kSeparator;
 }
 
-// A mean over positions of kScoredTogether examples, and over all of those.
+// Averages values over the positions of kScoredTogether examples, and then these means, weighted by their examples.
 class BatchMean {
  public:
   void add(double value) { sum_ += value, ++count_; }
@@ -132,7 +132,7 @@ class BatchMean {
   int64_t count_ = 0, examples_ = 0;
 };
 
-// Sum over symbols of |softmax(logits) - p|, p uniform over the letters that the automaton allows.
+// Sum over symbols of |softmax(logits) - p|, where p is uniform over the letters that the automaton allows.
 double difference(std::span<const float> logits, const std::vector<int64_t>& allowed) {
   const double high = *std::max_element(logits.begin(), logits.end());
   double total = 0, sum = 0;
@@ -186,7 +186,7 @@ class RegbenchExamples : public TaskExamples {
 
   std::unique_ptr<Scores> scores(Split split) const override;
 
-  // Of the automata, of the sequences, and how often a baseline's letter is allowed.
+  // Statistics of the automata and the sequences, and the baselines' accuracies.
   Json statistics(int64_t count) const override {
     double states = 0, minimal_states = 0, edges = 0, letters = 0, length = 0, exact = 0, nats = 0, targets = 0;
     const auto& predictors = regbench_predictors();
@@ -228,7 +228,7 @@ class RegbenchExamples : public TaskExamples {
     return found;
   }
 
-  // Of an independent implementation of the public generator and its scoring.
+  // From an independent implementation of the public generator and its scoring.
   std::vector<Published> published() const override {
     RegbenchOptions usual;
     usual.examples = options_.examples;
@@ -257,7 +257,7 @@ class RegbenchExamples : public TaskExamples {
 
  private:
   RegbenchOptions options_;
-  std::vector<RandomStream> streams_;  // a split each
+  std::vector<RandomStream> streams_;  // one per split
 };
 
 class RegbenchScores : public Scores {

@@ -1,5 +1,5 @@
-// The generator's statistics, and what baselines reach, against those of an independent implementation of the public
-// generator.
+// Compares the statistics of the generator and the baselines' accuracies with those of an independent implementation of
+// the public generator.
 #include <gtest/gtest.h>
 
 #include "cortado/tasks/regbench/dfa.h"
@@ -16,7 +16,7 @@ std::unique_ptr<TaskExamples> regbench(const std::string& settings) {
 
 TEST(Regbench, DrawsAsThePublicGenerator) { testing::expect_published(*regbench("{}")); }
 
-// 0 -a-> 1, 0 -b-> 2; 1 and 2 both -c-> 0 and so equal; nothing reaches 3.
+// 0 -a-> 1, 0 -b-> 2; 1 and 2 have -c-> 0 and so are equivalent; 3 is unreachable.
 TEST(Regbench, EqualAndUnreachedStatesGo) {
   Dfa dfa;
   dfa.next.assign(4, {});
@@ -51,13 +51,13 @@ TEST(Regbench, AnExamplesTargetsAreTheNextLettersAndNoSeparators) {
   EXPECT_NE(task->example(Split::kTrain, 3).tokens, regbench(R"({"seed": 1})")->example(Split::kTrain, 3).tokens);
 }
 
-// A walk of one state that always writes "a" goes by the scores by hand: 2 strings of at most 2 letters.
+// An automaton with two states and one letter per state, for which the scores are known.
 TEST(Regbench, ScoresAllowedLettersAndTheDistanceOfProbabilities) {
   const auto task = regbench(R"({"least_states": 2, "most_states": 2, "least_letters": 1, "most_edges": 1})");
   const Example it = task->example(Split::kTest, 0);
   const auto scores = task->scores(Split::kTest), uniform = task->scores(Split::kTest);
   std::vector<float> right(it.tokens.size() * kSymbols, -1e9F), flat(right.size(), 0);
-  // Two states in turn, each with one letter: what came last in the same place of a string comes again.
+  // The states alternate, so a letter depends only on whether its position in the string is odd or even.
   std::vector<int64_t> cycle(2, -1);
   size_t place = 0, wrong = 0, asked = 0;
   const auto mark = [&](size_t t) { cycle[place % 2] = it.tokens[t]; };
@@ -81,7 +81,7 @@ TEST(Regbench, ScoresAllowedLettersAndTheDistanceOfProbabilities) {
   EXPECT_NEAR(scores->result()["accuracy"].get<double>(), 1 - double(wrong) / double(asked), 1e-12);
   EXPECT_NEAR(scores->result()["difference"].get<double>(), 2 / double(it.tokens.size()), 1e-6);
   EXPECT_NEAR(uniform->result()["difference"].get<double>(), 2 * 19.0 / 20, 1e-6);
-  EXPECT_EQ(uniform->result()["accuracy"].get<double>(), 0);  // "."
+  EXPECT_EQ(uniform->result()["accuracy"].get<double>(), 0);  // it predicts the padding
 }
 
 TEST(Regbench, ImpossibleSizesAreRefused) {

@@ -1,4 +1,4 @@
-// Do two papers cite each other? Pairs of long texts, byte by byte: AAN in Long Range Arena (README.md).
+// Does one of two papers cite the other? Pairs of long texts, byte by byte: AAN in Long Range Arena (README.md).
 #include <algorithm>
 #include <array>
 
@@ -11,18 +11,18 @@ namespace {
 
 struct RetrievalOptions {
   std::string folder;     // new_aan_pairs.{train,eval,test}.tsv
-  int64_t length = 4000;  // bytes of a text that are read
+  int64_t length = 4000;  // bytes read per text
 
   void fields(JsonFields& json) {
     json.text("folder", folder);
-    json.integer("length", length, 1, 10000);  // the public data are cut there
+    json.integer("length", length, 1, 10000);  // the public data are cut at 10,000 bytes
   }
 };
 
 constexpr std::array<const char*, 3> kPairFiles = {"new_aan_pairs.train.tsv", "new_aan_pairs.eval.tsv",
                                                    "new_aan_pairs.test.tsv"};
 
-// Rows of label, two ids and two texts with tabs between them, no header, no quotes.
+// Rows of label, two ids and two texts, separated by tabs, without header and quotes.
 class Pairs {
  public:
   explicit Pairs(const std::string& path) : file_(path) {
@@ -43,7 +43,7 @@ class Pairs {
   }
 
  private:
-  // The last column has whatever is left.
+  // The last column is the rest of the line.
   static std::array<std::string_view, 5> columns(std::string_view line) {
     std::array<std::string_view, 5> parts;
     for (size_t i = 0; i < 4; ++i) {

@@ -1,4 +1,4 @@
-// Questions about documents: SQuAD's and HotpotQA's, among paragraphs that have nothing to do with them.
+// Questions of SQuAD and HotpotQA about documents, among unrelated documents.
 #include <algorithm>
 #include <functional>
 
@@ -10,7 +10,7 @@ namespace cortado {
 
 namespace {
 
-// A document's number in the sorted list.
+// Maps a document to its index in the sorted list.
 class DocumentNumbers {
  public:
   explicit DocumentNumbers(std::vector<std::string>& texts) : texts_(texts) {
@@ -25,7 +25,7 @@ class DocumentNumbers {
   const std::vector<std::string>& texts_;
 };
 
-// What `read` makes of the file's JSON. nlohmann's own errors say which key or type is missing.
+// Reads a file's JSON with `read`. nlohmann's errors say which key or type is missing.
 Documents documents_in(const std::string& file, const std::string& format,
                        const std::function<Documents(const Json&)>& read) {
   const Json json = read_json_file(file);
@@ -123,7 +123,7 @@ class DocumentTask : public RulerTask {
     return documents_.questions[size_t(index)];
   }
 
-  // The question's own, then others of its article, then any.
+  // The documents of the question, then others of the same article, then any others.
   std::vector<int64_t> documents_for(const Documents::Question& asked, int64_t index, int64_t size) const {
     std::vector<int64_t> chosen = asked.gold;
     const auto add_some_of = [&](const std::vector<int64_t>& others, Draws draws) {

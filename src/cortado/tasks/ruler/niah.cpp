@@ -1,4 +1,4 @@
-// Needles in haystacks: values hidden under keys, and asked for by these.
+// Needles in haystacks: values hidden under keys; the question asks for the value of a key.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -18,7 +18,7 @@ namespace {
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Marks that may stand behind the full stop, or before a sentence's first word, in ASCII and as curly quotes.
+// Removes quotes (ASCII and curly) and brackets after a full stop, or before the first word of a sentence.
 std::string_view without_closing(std::string_view word) {
   while (!word.empty()) {
     if (word.ends_with("\u201d") || word.ends_with("\u2019")) {
@@ -54,7 +54,7 @@ bool is_abbreviation(std::string_view word) {
   return initial || kKnown.contains(word);
 }
 
-// Whether a sentence ends behind `word`, when `next` follows.
+// Whether a sentence ends after `word`, if `next` follows.
 bool ends_sentence(std::string_view word, std::string_view next) {
   std::string_view end = without_closing(word);
   if (end.ends_with("!") || end.ends_with("?")) return true;
@@ -73,14 +73,14 @@ enum class NeedleValue { kNumber, kUuid };
 struct NiahShape {
   Haystack haystack;
   NeedleValue value;
-  int64_t keys = 1, values = 1, asked = 1;  // values of each key; keys that are asked for
+  int64_t keys = 1, values = 1, asked = 1;  // values per key; number of keys asked for
   bool uuid_keys = false;
-  bool own = false;  // in words of the user's
+  bool own = false;  // in the user's words
 };
 
-constexpr int64_t kDepths = 40;  // evenly from 0 to 100, rounded
+constexpr int64_t kDepths = 40;  // evenly spaced percentages from 0 to 100, rounded
 
-// Version 4 in RFC 4122's form.
+// A UUID of version 4 in the format of RFC 4122.
 std::string uuid_of(Draws& draws) {
   const uint64_t high = (draws.bits() & ~uint64_t{0xF000}) | 0x4000;
   const uint64_t low = (draws.bits() & ~(uint64_t{3} << 62)) | uint64_t{1} << 63;
@@ -92,9 +92,9 @@ std::string uuid_of(Draws& draws) {
 }
 
 struct Needle {
-  size_t key;  // which one
+  size_t key;  // index of the key
   std::string value, text;
-  size_t place = 0;  // it stands before this line or sentence
+  size_t place = 0;  // it is inserted before this line or sentence
   double depth = 0;
 };
 
@@ -176,7 +176,7 @@ class NiahTask : public RulerTask {
 
   std::string value(Draws& draws) const {
     if (shape_.value == NeedleValue::kNumber) return std::to_string(1000000 + draws.below(9000000));
-    draws.bits();  // unused: the questions are those that earlier results answer
+    draws.bits();  // unused; keeps the questions equal to those of earlier results
     return uuid_of(draws);
   }
 
@@ -211,7 +211,7 @@ class NiahTask : public RulerTask {
     }
   }
 
-  // Needles that nobody asks for, under keys of their own.
+  // Needles that are not asked for, under other keys.
   std::vector<std::string> distractors(Draws& draws, int64_t size, const std::vector<std::string>& keys) const {
     std::vector<std::string> lines;
     while (int64_t(lines.size()) < size) {

@@ -63,7 +63,7 @@ bool RulerQuestions::fits(int64_t index, int64_t size) const {
   return options_.count(make(index, size)) + kind_.answer_tokens <= options_.length;
 }
 
-// By steps that double, up or down from `start`, then by halves.
+// Doubles its steps up or down from `start`, then bisects.
 std::optional<int64_t> RulerQuestions::largest_size(int64_t index, int64_t start) const {
   const int64_t least = task_->least(index), most = task_->most(index);
   std::optional<int64_t> fitting, too_large;

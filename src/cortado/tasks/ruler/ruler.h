@@ -1,4 +1,4 @@
-// RULER's thirteen questions about long texts (README.md): a text of any length, a question about it, the answers.
+// The questions of RULER's tasks (README.md): a text of any length, a question about it, and the references.
 #pragma once
 
 #include <algorithm>
@@ -17,26 +17,26 @@
 
 namespace cortado {
 
-// --- What the questions are made from: words, a long text, documents with questions about them. ---
+// --- Material of the questions: words, a long text, documents with questions about them. ---
 
-// Adjectives and nouns, one a line.
+// Adjectives and nouns, read from files with one per line.
 struct RulerWords {
   std::vector<std::string> adjectives, nouns;
 
   static RulerWords read(const std::string& adjectives_file, const std::string& nouns_file);
-  // Each word once, and behind them every adjective with every noun, joined by a hyphen.
+  // All single words come first, then each adjective with each noun, joined by a hyphen.
   std::string word(int64_t index) const;
   int64_t single() const { return int64_t(adjectives.size() + nouns.size()); }
   int64_t all() const { return single() + int64_t(adjectives.size() * nouns.size()); }
 };
 
-// A text as a haystack: its first words, cut into sentences.
+// A text as a haystack: its first words, split into sentences.
 class Essay {
  public:
   Essay() = default;
-  explicit Essay(std::string_view text);  // InputError: no words
+  explicit Essay(std::string_view text);  // InputError if it has no words
 
-  // The first `count` words, from the beginning again where the text ends.
+  // The first `count` words as sentences; starts again from the beginning if the text is shorter.
   std::vector<std::string> sentences(int64_t count) const;
 
  private:
@@ -47,24 +47,24 @@ class Essay {
 struct Documents {
   struct Question {
     std::string text;
-    std::vector<std::string> answers;  // any of them is right
-    std::vector<int64_t> gold;         // the documents that belong to it
+    std::vector<std::string> answers;  // any of them is correct
+    std::vector<int64_t> gold;         // the documents that the question is about
     std::vector<int64_t> related;      // others of the same article
   };
-  std::vector<std::string> texts;  // each once, sorted
+  std::vector<std::string> texts;  // sorted, without duplicates
   std::vector<Question> questions;
 
-  // SQuAD 2.0's JSON (dev-v2.0.json): its paragraphs, and the questions that have an answer.
+  // Reads SQuAD 2.0 (dev-v2.0.json): all paragraphs, and the questions that have an answer.
   static Documents squad(const std::string& file);
-  // HotpotQA's JSON with distractors (hotpot_dev_distractor_v1.json).
+  // Reads HotpotQA with distractors (hotpot_dev_distractor_v1.json).
   static Documents hotpotqa(const std::string& file);
 };
 
-// A needle in words of the user's: "{key}" and "{value}" stand for what is drawn.
+// A needle in the user's words: "{key}" and "{value}" are replaced by what is drawn.
 struct OwnNeedle {
-  std::string needle, question, answer;  // the sentence, what is asked, how the answer begins
+  std::string needle, question, answer;  // the sentence, the question, the beginning of the answer
 
-  // JSON Lines with these three names. InputError: another form, or a place for the key or value is missing.
+  // Reads JSON Lines with these three names. InputError for another format, or if the key or value has no place.
   static std::vector<OwnNeedle> read(const std::string& file);
 };
 
@@ -78,30 +78,30 @@ struct RulerMaterial {
 // --- The questions. ---
 
 struct RulerQuestion {
-  std::string text;                     // what the user says: the long text and the question
-  std::string answer_prefix;            // how the answer begins
-  std::vector<std::string> references;  // what the answer has to contain
-  std::vector<double> depths;  // where in the text the references are, 0 to 1; empty where they are all over it
-  int64_t size = 0;            // of the text, in the task's units
+  std::string text;                     // the user's message: the long text and the question
+  std::string answer_prefix;            // the beginning of the answer
+  std::vector<std::string> references;  // texts that the answer has to contain
+  std::vector<double> depths;  // positions of the references in the text, 0 to 1; empty if they are spread over it
+  int64_t size = 0;            // length of the text in the task's units (lines, words or documents)
 };
 
-// Tokens of a question's whole prompt, as the model will read it.
+// Number of tokens in a question's whole prompt, as the model reads it.
 using RulerCount = std::function<int64_t(const RulerQuestion&)>;
 
 struct RulerOptions {
-  int64_t length = 4096;  // tokens of prompt and answer
+  int64_t length = 4096;  // tokens of prompt and answer together
   int64_t seed = 42;
   RulerCount count;
 };
 
-// One of the tasks, at one length. Questions are functions of (seed, task, length, index) and the material.
+// A task at one length. Questions are a pure function of (seed, task, length, index) and the material.
 class RulerTask {
  public:
   virtual ~RulerTask() = default;
-  // With a text of `size` units, least(index) <= size <= most(index).
+  // Draws a question with a text of `size` units, least(index) <= size <= most(index).
   virtual RulerQuestion draw(int64_t index, int64_t size) const = 0;
   virtual int64_t least(int64_t index) const = 0;
-  // No limit unless a task has one.
+  // Unlimited by default.
   virtual int64_t most(int64_t) const { return std::numeric_limits<int64_t>::max() / 4; }
 };
 
@@ -109,35 +109,35 @@ enum class RulerNeeds { kEssay, kOwn, kSquad, kHotpotQa };
 
 struct RulerKind {
   std::string name;
-  std::vector<RulerNeeds> needs;  // files of the user's
-  int64_t answer_tokens;          // kept free for the answer, and at most written
-  bool any_reference;             // one of the references is enough
+  std::vector<RulerNeeds> needs;  // files that the user must provide
+  int64_t answer_tokens;          // reserved for the answer, and its maximum length
+  bool any_reference;             // one of the references suffices
   std::function<std::unique_ptr<RulerTask>(const RulerOptions&, const RulerMaterial&)> open;
 
   bool needs_file(RulerNeeds what) const { return std::find(needs.begin(), needs.end(), what) != needs.end(); }
 };
 
 const std::vector<RulerKind>& ruler_kinds();
-// With or without RULER's "niah_" before it. InputError: unknown.
+// Finds a task by its name, with or without RULER's prefix "niah_". InputError if unknown.
 const RulerKind& ruler_kind(const std::string& name);
 
-// The parts of ruler_kinds(): needles; chains of variables; common and frequent words; questions about documents.
+// The parts of ruler_kinds(): needles, chains of variables, common and frequent words, questions about documents.
 std::vector<RulerKind> niah_kinds();
 std::vector<RulerKind> variable_kinds();
 std::vector<RulerKind> word_kinds();
 std::vector<RulerKind> document_kinds();
 
-// The questions of one task and length, each with the longest text that fits.
+// The questions of one task at one length, each with the longest text that fits.
 class RulerQuestions {
  public:
-  // Keeps a reference to the material.
+  // Keeps a reference to `material`.
   RulerQuestions(const RulerKind& kind, RulerOptions options, const RulerMaterial& material);
 
-  // Nothing where not even the shortest text fits.
+  // nullopt if not even the shortest text fits.
   std::optional<RulerQuestion> make(int64_t index) const;
   RulerQuestion make(int64_t index, int64_t size) const { return task_->draw(index, size); }
 
-  // InputError that says how much the question's shortest text needs.
+  // Throws an InputError that says how many tokens the question's shortest text needs.
   [[noreturn]] void refuse(int64_t index) const;
 
  private:
@@ -147,14 +147,14 @@ class RulerQuestions {
   RulerKind kind_;
   RulerOptions options_;
   std::unique_ptr<RulerTask> task_;
-  int64_t usual_size_;  // the first question's, where the search for the others begins
+  int64_t usual_size_;  // size of the first question, at which the search for the others begins
 };
 
-// The share of the references that occur in the answer, or 1 where one of them does and one is enough, as RULER reads
-// an answer: upper and lower case alike, control characters as ends of lines.
+// The share of references that the answer contains; with any_reference, 1 if it contains one of them, else 0. As in
+// RULER, case is ignored and control characters count as line ends.
 double ruler_score(const std::string& answer, const std::vector<std::string>& references, bool any_reference);
 
-// What the noise of RULER's texts says, a line at a time.
+// A line of the noise in RULER's texts.
 inline constexpr const char* kRulerNoise =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
 

@@ -24,14 +24,14 @@ int64_t bytes(const RulerQuestion& question) {
   return static_cast<int64_t>(question.text.size() + question.answer_prefix.size());
 }
 
-// A token is a byte.
+// Counts one token per byte.
 RulerQuestions questions(const std::string& task, int64_t length, const RulerMaterial& material, int64_t seed = 42) {
   return {ruler_kind(task), {length, seed, bytes}, material};
 }
 
 RulerMaterial material(const Essay& essay) { return {kWords, essay, {}, {}, {}}; }
 
-// With the words that are shipped, and Tiny Shakespeare as the essay.
+// The words in data/, and Tiny Shakespeare as the essay.
 const RulerMaterial& shipped_material() {
   static const RulerMaterial all = {
       RulerWords::read(shipped("words/adjectives.txt"), shipped("words/nouns.txt")),
@@ -184,7 +184,7 @@ TEST(Ruler, TooShortALengthSaysWhatItNeeds) {
   EXPECT_THROW(questions("single_2", 4096, none).make(0), InputError);
   EXPECT_THROW(ruler_kind("single_4"), InputError);
   EXPECT_EQ(ruler_kind("niah_multikey_1").name, "multikey_1");
-  EXPECT_EQ(ruler_kinds().size(), 14u);  // and own
+  EXPECT_EQ(ruler_kinds().size(), 14u);  // RULER's thirteen, and `own`
 }
 
 TEST(Ruler, AFunctionOfSeedTaskLengthAndIndex) {
@@ -195,7 +195,7 @@ TEST(Ruler, AFunctionOfSeedTaskLengthAndIndex) {
       for (const int64_t length : {3000, 3500}) {
         const auto source = questions(kind.name, length, shipped_material(), seed);
         const auto again = questions(kind.name, length, shipped_material(), seed);
-        const auto last = again.make(2);  // in another order
+        const auto last = again.make(2);  // in another order than below
         for (int64_t i = 0; i < 3; ++i) values.insert(joined(source.make(i)->references, " "));
         EXPECT_EQ(source.make(2)->text, last->text);
       }
@@ -204,7 +204,7 @@ TEST(Ruler, AFunctionOfSeedTaskLengthAndIndex) {
   }
 }
 
-// The questions of earlier versions' results are these, so that such files can be gone on with.
+// These questions must not change: result files of earlier versions can be continued.
 TEST(Niah, TheQuestionsThatEarlierResultsAnswer) {
   const auto key = [](const RulerQuestion& question) {
     const size_t begin = question.answer_prefix.find(" for ") + 5;
@@ -265,7 +265,7 @@ TEST(Niah, SeveralKeysAndValues) {
   }
 }
 
-// Of two keys that there are, every needle but one is under the other.
+// There are only two keys: all needles except one have the key that is not asked for.
 TEST(Niah, NobodyElseHasTheKeyThatIsAskedFor) {
   const RulerMaterial two = {
       .words = {{"quiet"}, {"river", "sea"}}, .essay = {}, .own = {}, .squad = {}, .hotpotqa = {}};
@@ -284,7 +284,7 @@ TEST(Niah, WhichOfFourKeysIsAskedForIsDrawn) {
   const auto source = questions("multikey_1", 6000, shipped_material());
   for (int64_t i = 0; i < 400; ++i) {
     const auto question = source.make(i, 400);
-    size_t rank = 0;  // needles before the one that is asked for
+    size_t rank = 0;  // number of needles before the one asked for
     for (size_t at = question.text.find("One of the special"); at < question.text.find(question.references[0]);
          at = question.text.find("One of the special", at + 1)) {
       ++rank;
@@ -303,7 +303,7 @@ TEST(Variables, AChainAndAnExampleBeforeIt) {
     const std::string example = question.text.substr(0, begin), asked = question.text.substr(begin);
     EXPECT_TRUE(example.ends_with("\n\n\n\n"));
     examples.insert(example);
-    // Follows the chain through the text.
+    // Follows the chain of assignments through the text.
     std::smatch first;
     ASSERT_TRUE(std::regex_search(asked, first, std::regex("VAR ([A-Z]{5}) = (\\d{5})\n")));
     std::vector<std::string> chain = {first[1]};
@@ -343,7 +343,7 @@ TEST(Words, TheCommonOnesOccurAsOftenAsInRuler) {
                    end = question.text.rfind("\nQuestion: What are the 10 most");
       auto counts =
           counted(question.text.substr(question.text.find('\n', begin), end - question.text.find('\n', begin)));
-      std::erase_if(counts, [](const auto& entry) { return entry.first.ends_with("."); });  // numbers
+      std::erase_if(counts, [](const auto& entry) { return entry.first.ends_with("."); });  // the numbers of the list
       EXPECT_EQ(counts.size(), 60u);
       for (const auto& [word, count] : counts) {
         const bool asked =
@@ -356,7 +356,7 @@ TEST(Words, TheCommonOnesOccurAsOftenAsInRuler) {
   }
 }
 
-// The rank-k word occurs floor(N / (zeta(2) k^2)) times; the first is dots.
+// The word of rank k occurs floor(N / (zeta(2) k^2)) times; the first is dots.
 TEST(Words, TheFrequentOnesFollowTheZetaDistribution) {
   const auto source = questions("fwe", 4096, shipped_material());
   for (int64_t i = 0; i < 10; ++i) {
@@ -367,7 +367,7 @@ TEST(Words, TheFrequentOnesFollowTheZetaDistribution) {
     EXPECT_EQ(counts.at(question.references[0]), 151);
     EXPECT_EQ(counts.at(question.references[1]), 67);
     EXPECT_EQ(counts.at(question.references[2]), 37);
-    EXPECT_EQ(counts.size(), 24u);  // 1000 / (1.645 * 24^2) = 1.06, and 25 comes to less than one
+    EXPECT_EQ(counts.size(), 24u);  // 1000 / (1.645 * 24^2) = 1.06; rank 25 has less than one
     for (const auto& [word, count] : counts) EXPECT_TRUE(word == "..." || word.size() == 6);
   }
 }
@@ -402,7 +402,7 @@ TEST(QuestionsAboutDocuments, Squad) {
     return head + "\n\nThe following are given documents.\n\nDocument 1:\n" + first + "\n\nDocument 2:\n" + second +
            "\n\n" + head + "\n\nQuestion: What is red?";
   };
-  // The gold paragraph with the other of its article, in either order.
+  // The question's paragraph and the other one of its article, in either order.
   EXPECT_TRUE(question.text == with("Red is a colour.", "Blue is another.") ||
               question.text == with("Blue is another.", "Red is a colour."))
       << question.text;
@@ -410,7 +410,7 @@ TEST(QuestionsAboutDocuments, Squad) {
   for (const int64_t seed : {1, 2, 3, 4, 5, 6}) {
     EXPECT_NE(questions("qa_squad", 4096, all, seed).make(0, 2).text.find("Blue is another."), std::string::npos);
   }
-  const auto every = source.make(1);  // all of them fit
+  const auto every = source.make(1);  // all documents fit
   EXPECT_EQ(every->size, 5);
   for (const auto& text : all.squad.texts) EXPECT_NE(every->text.find(":\n" + text), std::string::npos);
   EXPECT_THROW(source.make(2), InputError);

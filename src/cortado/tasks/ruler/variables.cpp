@@ -1,4 +1,4 @@
-// Variable tracking: a chain of assignments among noise, and the question which variables have its value.
+// Variable tracking: a chain of assignments in noise. The question asks which variables have its value.
 #include <algorithm>
 #include <set>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kHops = 4, kVariables = kHops + 1;
 constexpr int64_t kVariableAnswerTokens = 30;
-constexpr int64_t kExampleTokens = 500, kExampleStep = 5;  // of the example that is shown before the question
+constexpr int64_t kExampleTokens = 500, kExampleStep = 5;  // size of the example before the question
 
 struct Chain {
   std::string value;
@@ -34,7 +34,7 @@ Chain draw_chain(Draws& draws, int64_t letters) {
   return chain;
 }
 
-// The chain's lines, in their order, each before another of `size` lines of noise.
+// Puts the lines of the chain, in their order, into `size` lines of noise, each before the line in `places`.
 RulerQuestion question_about(const Chain& chain, std::vector<int64_t> places, int64_t size) {
   std::sort(places.begin(), places.end());
   std::vector<std::string> lines;
@@ -73,7 +73,7 @@ class VariableTask : public RulerTask {
   }
 
  private:
-  // A question with its answer, with names and a value of its own for every question; the lines stay where they are.
+  // An example with its answer. Each question has its own names and value; the places of the lines are always equal.
   RulerQuestion example(int64_t index, int64_t size) const {
     Draws draws(examples_, index + 1), places(examples_, 0);
     const Chain chain = draw_chain(draws, 3);

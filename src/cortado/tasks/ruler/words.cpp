@@ -1,4 +1,4 @@
-// Common and frequent words: what occurs most often in a long list.
+// Common and frequent words: which words occur most often in a long list?
 #include <algorithm>
 #include <numbers>
 #include <set>
@@ -11,7 +11,7 @@ namespace cortado {
 
 namespace {
 
-constexpr int64_t kCommon = 10;  // the words that are asked for
+constexpr int64_t kCommon = 10;  // number of words asked for
 
 std::vector<std::string> lines_of(const std::string& path) {
   const std::string text = read_file(path);
@@ -39,7 +39,7 @@ struct WordList {
   std::vector<std::string> entries, common;
 };
 
-// The order of the words is the same for every list of as many, as in RULER.
+// As in RULER, the permutation of the entries depends only on their number.
 WordList draw_list(Draws& draws, const RandomStream& order, const RulerWords& words, int64_t size, Repeats repeats) {
   WordList list;
   std::vector<std::string> entries;
@@ -92,7 +92,7 @@ class CommonWords : public RulerTask {
   RandomStream random_, order_;
 };
 
-// Made-up words, the k-th as often as N k^-2 / zeta(2) says; the first is dots.
+// Made-up words; the word of rank k occurs N k^-2 / zeta(2) times. The first word is dots.
 class FrequentWords : public RulerTask {
  public:
   explicit FrequentWords(const RulerOptions& options)
@@ -100,7 +100,7 @@ class FrequentWords : public RulerTask {
         random_(static_cast<uint64_t>(options.seed), concat("ruler fwe ", options.length)),
         order_(static_cast<uint64_t>(options.seed), "ruler fwe order") {}
 
-  int64_t least(int64_t) const override { return 73; }  // from here on the fourth word occurs more often than the fifth
+  int64_t least(int64_t) const override { return 73; }  // the fourth word must occur more often than the fifth
 
   RulerQuestion draw(int64_t index, int64_t size) const override {
     Draws draws(random_, index);

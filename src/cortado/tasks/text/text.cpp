@@ -11,7 +11,7 @@ namespace {
 
 struct TextOptions {
   std::string folder;     // aclImdb: {train,test}/{pos,neg}/ID_RATING.txt
-  int64_t length = 4000;  // bytes of a review that are read
+  int64_t length = 4000;  // bytes read per review
 
   void fields(JsonFields& json) {
     json.text("folder", folder);
@@ -21,7 +21,7 @@ struct TextOptions {
 
 namespace fs = std::filesystem;
 
-// "17_8.txt": a number and a rating, of at least 7 for a good review and at most 4 for a bad one.
+// Checks a name such as "17_8.txt": an id and a rating, at least 7 for a good review and at most 4 for a bad one.
 bool is_review(const std::string& name, bool good) {
   const size_t mark = name.find('_');
   if (mark == std::string::npos || mark == 0 || !name.ends_with(".txt")) return false;
@@ -80,7 +80,7 @@ class TextExamples : public TaskExamples {
     count = std::min(count, size(Split::kTrain));
     double length = 0, good = 0;
     const int64_t all = size(Split::kTrain);
-    for (int64_t i = 0; i < count; ++i) {  // evenly: the files lie by class
+    for (int64_t i = 0; i < count; ++i) {  // evenly spaced, because the files are sorted by class
       const Example it = example(Split::kTrain, i * all / count);
       length += double(it.tokens.size()) / double(count);
       good += double(it.label) / double(count);
@@ -93,7 +93,7 @@ class TextExamples : public TaskExamples {
   }
 
  private:
-  // As in Long Range Arena the test's reviews validate.
+  // As in Long Range Arena, validation uses the test reviews.
   const std::vector<Review>& list(Split split) const { return split == Split::kTrain ? train_ : test_; }
 
   TextOptions options_;

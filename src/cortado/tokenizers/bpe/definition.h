@@ -13,7 +13,7 @@ namespace cortado {
 
 inline constexpr int64_t kMostTokens = int64_t{1} << 21;
 
-// What a step searches in a text: a plain text or a regular expression.
+// A pattern to search in a text: a plain text or a regular expression.
 struct Pattern {
   std::string text;
   bool regex = false;
