@@ -1,4 +1,3 @@
-#include "cortado/primitives/gated_scan/chunked.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/testing/delta_scan_cases.h"
 #include "cortado/testing/errors.h"
@@ -178,28 +177,6 @@ TEST(DeltaScan, LongSequencesKeepTheirDigits) {
       const Inputs in = converted(random_inputs(c), at::kFloat);
       expect_same(results(in, false), results(converted(in, at::kDouble), false), tolerance, c.text());
     }
-  }
-}
-
-// Working in segments of time, and in smaller chunks, changes nothing.
-TEST(DeltaScan, SegmentsAndChunksChangeNothing) {
-  for (const std::string gate : {"none", "head", "channel"}) {
-    const auto x = random_inputs({.gate = gate, .tokens = 300}).tensors;
-    gated::FormInputs in;
-    std::tie(in.y, in.x, in.v, in.beta, in.g, in.initial) = std::tie(x[0], x[1], x[2], x[3], x[4], x[5]);
-    in.w = at::randn({2, 300, 2, 3}, at::kDouble);
-    in.final_grad = at::randn({2, 2, 5, 3}, at::kDouble);
-    gated::FormOptions options{.heads = 2, .type = at::kDouble, .want_w = true};
-    gated::FormOptions back{.heads = 2, .type = at::kDouble, .want_y = true, .want_rest = true};
-    back.want_gate = gate != "none";
-    const auto whole = gated::differentiate_form(in, options), grads = gated::differentiate_form(in, back);
-    options.chunk = back.chunk = 16;
-    options.segment_elements = back.segment_elements = 2 * 2 * 5 * 70;  // four chunks
-    const auto parts = gated::differentiate_form(in, options), part_grads = gated::differentiate_form(in, back);
-    expect_same({parts.w, parts.final_state, part_grads.y, part_grads.x, part_grads.v, part_grads.beta, part_grads.g,
-                 part_grads.initial},
-                {whole.w, whole.final_state, grads.y, grads.x, grads.v, grads.beta, grads.g, grads.initial}, 1e-11,
-                gate);
   }
 }
 

@@ -127,7 +127,7 @@ void check(const Case& c) {
   gated::FormOptions options{.heads = c.heads, .type = at::kFloat};
   options.want_w = true;
   const auto* packed = c.bounds.empty() ? nullptr : &c.bounds;
-  const auto read = gated::differentiate_on_gpu(in, options, scale, packed, machine, c.parts);
+  const auto read = gated::evaluate_on_gpu(in, options, scale, packed, machine, c.parts);
   expect_near(read.w, o, "o", 8e-3);
   expect_near(first_copy(read.final_state, c.state_heads), last, "last state", 8e-3);
 
@@ -138,7 +138,7 @@ void check(const Case& c) {
   options.want_w = false;
   options.want_y = options.want_rest = true;
   options.want_gate = c.gates;
-  const auto out = gated::differentiate_on_gpu(in, options, scale, packed, machine, c.parts);
+  const auto out = gated::evaluate_on_gpu(in, options, scale, packed, machine, c.parts);
   const auto summed = [&](const Tensor& x, int64_t at) {
     return x.to(at::kFloat).unflatten(at, {c.state_heads, -1}).sum(at + 1);
   };

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"
-#include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gated_scan/form.h"
 
 namespace cortado::delta {
 
-// As gated::differentiate_on_gpu, of inputs with beta and a gate for each head or none.
-gated::FormOutputs differentiate_on_gpu(const gated::FormInputs& in, const gated::FormOptions& options, double factor,
+// As gated::evaluate_on_gpu, of inputs with beta and a gate for each head or none.
+gated::FormOutputs evaluate_on_gpu(const gated::FormInputs& in, const gated::FormOptions& options, double factor,
                                         const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts);
 
 }  // namespace cortado::delta

@@ -6,7 +6,7 @@
 namespace cortado {
 namespace {
 
-constexpr std::string_view kName = "delta_scan";
+constexpr const char* kName = "delta_scan";
 
 // In the order of the schema.
 struct Arguments {
@@ -33,11 +33,9 @@ TensorTuple<2> scan_meta(const Arguments& in) { return gated::outputs_meta(check
 
 gated::ScanCall call_of(const Arguments& in) {
   const Sizes sizes = check(in);  // before factor(), which looks at sizes
-  gated::ScanCall call(kName, sizes, in.q, true, in.factor(), in.type(), in.initial_state, in.cu_seqlens);
-  call.form.x = in.k;
-  call.form.v = in.v;
-  call.form.g = gated::timed_gate(in.g, in.k.size(1));
-  call.form.beta = in.beta;
+  gated::ScanCall call(kName, sizes, in.q, in.k, in.v, true, in.factor(), in.type(), in.initial_state, in.cu_seqlens);
+  call.g = gated::timed_gate(in.g, in.k.size(1));
+  call.beta = in.beta;
   return call;
 }
 
@@ -52,12 +50,12 @@ TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTenso
   const Arguments in{q, k, v, beta, g, scale, initial_state, cu_seqlens};
   check(in).expect({{"grad_o", grad_o, "BTHV"}, {"grad_state", grad_state, "NSKV"}});
   const auto out = gated::backward(call_of(in), grad_o, grad_state, want_gate);
-  return {gradient_of(q, out.y),
-          gradient_of(k, out.x),
+  return {gradient_of(q, out.q),
+          gradient_of(k, out.k),
           gradient_of(v, out.v),
           gradient_of(beta, out.beta),
           want_gate ? gated::gate_gradient(out.g, *g) : no_gradient(q),
-          initial_state ? gradient_of(*initial_state, out.initial, 1) : no_gradient(q)};
+          initial_state ? gradient_of(*initial_state, out.initial_state, 1) : no_gradient(q)};
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/cuda/tensors.h"
-#include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gated_scan/form.h"
 #include "cortado/primitives/gated_scan/kernel_gpu.h"
 
 namespace cortado::gated {

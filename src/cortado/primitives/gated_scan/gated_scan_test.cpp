@@ -1,8 +1,6 @@
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include "cortado/primitives/common.h"
-#include "cortado/primitives/gated_scan/chunked.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
@@ -32,27 +30,6 @@ TEST(GatedScan, EqualsItsDefinitionAtEveryLength) {
   }
   check({.tokens = 1000, .batch = 1, .q_heads = 1, .k_heads = 1, .v_heads = 1, .g_heads = 1});
   check({.gate = "head", .tokens = 1000, .batch = 1, .q_heads = 1, .k_heads = 1, .v_heads = 1, .g_heads = 1});
-}
-
-// Calls of ATen within body().
-int64_t calls_within(const std::function<void()>& body) {
-  static thread_local int64_t calls;
-  calls = 0;
-  const auto count = [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return ++calls, nullptr; };
-  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(count).scopes({at::RecordScope::FUNCTION}));
-  body();
-  at::removeCallback(handle);
-  return calls;
-}
-
-// Segments are there to bound memory: what needs little is one.
-TEST(GatedScan, AShortSequenceIsOneSegment) {
-  const auto calls = [](int64_t tokens) {
-    const Inputs in = random_inputs({.gate = "head", .tokens = tokens, .batch = 1});
-    const at::NoGradGuard no_grad;
-    return calls_within([&] { gated_scan(in.tensors[0], in.tensors[1], in.tensors[2], in.tensors[3]); });
-  };
-  EXPECT_LT(calls(1024), 2 * calls(256));
 }
 
 TEST(GatedScan, ReadsInReverseAndBeforeWriting) {
@@ -218,40 +195,6 @@ TEST(GatedScan, LongSequencesKeepTheirDigits) {
       const double wrong = (got[5].to(at::kDouble) - right[5]).abs().max().item<double>();
       const double scale = std::max(parts, right[5].abs().max().item<double>());
       EXPECT_LT(wrong / scale, gate == "constant" ? 1e-4 : tolerance) << "dg " << c.text();
-    }
-  }
-}
-
-// Working in segments of time changes nothing, whatever is wanted.
-TEST(GatedScan, SegmentsOfTimeChangeNothing) {
-  for (const bool reverse : {false, true}) {
-    for (const std::string gate : {"none", "channel"}) {
-      const Inputs in = random_inputs({.gate = gate, .tokens = 300, .bonus = true});
-      const Tensor w = at::randn({2, 300, 2, 3}, at::kDouble), end = at::randn({2, 2, 5, 3}, at::kDouble);
-      const gated::FormInputs form{in.tensors[0], in.tensors[1], w,  in.tensors[2], in.tensors[3], {},
-                                   in.tensors[4], in.tensors[5], end};
-      for (const bool rest : {false, true}) {
-        gated::FormOptions options{.heads = 2, .type = at::kDouble, .chunk = 16, .reverse = reverse, .want_w = true};
-        options.want_y = options.want_rest = rest;
-        options.want_gate = rest && gate != "none";
-        const auto whole = gated::differentiate_form(form, options);
-        options.segment_elements = 2 * 2 * 5 * 70;  // four chunks
-        const auto parts = gated::differentiate_form(form, options);
-        const std::pair<Tensor, Tensor> both[] = {{parts.y, whole.y},
-                                                  {parts.x, whole.x},
-                                                  {parts.w, whole.w},
-                                                  {parts.v, whole.v},
-                                                  {parts.g, whole.g},
-                                                  {parts.bonus, whole.bonus},
-                                                  {parts.initial, whole.initial},
-                                                  {parts.final_state, whole.final_state}};
-        for (const auto& [part, all] : both) {
-          ASSERT_EQ(part.defined(), all.defined());
-          if (part.defined()) {
-            EXPECT_LT(relative_error(part, all), 1e-12);
-          }
-        }
-      }
     }
   }
 }

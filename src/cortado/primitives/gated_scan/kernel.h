@@ -5,7 +5,7 @@
 
 namespace cortado::gated {
 
-// The form L of chunked.h: which of its derivatives are computed is said by where results are wanted.
+// The form L of form.h: which of its derivatives are computed is said by where results are wanted.
 struct ScanKernel {
   int64_t rows, tokens, heads, keys, values;
   const int64_t* bounds =

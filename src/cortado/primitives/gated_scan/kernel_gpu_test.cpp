@@ -114,7 +114,7 @@ void check(const Case& c) {
   options.wide_read = c.wide;
   (c.read_values ? options.want_y : options.want_w) = true;
   const auto* packed = c.bounds.empty() ? nullptr : &c.bounds;
-  const FormOutputs read = differentiate_on_gpu(in, options, scale, packed, machine, c.parts);
+  const FormOutputs read = evaluate_on_gpu(in, options, scale, packed, machine, c.parts);
   expect_near(c.read_values ? read.y : read.w, o, "o");
   EXPECT_EQ((c.read_values ? read.y : read.w).scalar_type(), c.wide ? at::kFloat : at::kBFloat16);
   expect_near(first_copy(read.final_state, c.state_heads), last, "last state");
@@ -127,7 +127,7 @@ void check(const Case& c) {
   options.want_w = c.read_values;
   options.want_rest = true;
   options.want_gate = c.gates;
-  const FormOutputs out = differentiate_on_gpu(in, options, scale, packed, machine, c.parts);
+  const FormOutputs out = evaluate_on_gpu(in, options, scale, packed, machine, c.parts);
   const auto summed = [&](const Tensor& x, int64_t at) {
     return x.to(at::kFloat).unflatten(at, {c.state_heads, -1}).sum(at + 1);
   };
@@ -256,11 +256,11 @@ TEST(GatedScanOnGpu, PackedIsSeparate) {
   FormOptions options{.heads = 1, .type = at::kFloat};
   options.want_w = true;
   auto machine = emulated({});
-  const FormOutputs together = differentiate_on_gpu(in, options, 1, &bounds, machine);
+  const FormOutputs together = evaluate_on_gpu(in, options, 1, &bounds, machine);
   for (size_t i = 1; i < bounds.size(); ++i) {
     FormInputs alone = in;
     for (Tensor* x : {&alone.y, &alone.x, &alone.v, &alone.g}) *x = x->slice(1, bounds[i - 1], bounds[i]);
-    const FormOutputs one = differentiate_on_gpu(alone, options, 1, nullptr, machine);
+    const FormOutputs one = evaluate_on_gpu(alone, options, 1, nullptr, machine);
     EXPECT_TRUE(at::equal(together.w.slice(1, bounds[i - 1], bounds[i]), one.w));
     EXPECT_TRUE(at::equal(together.final_state.slice(0, int64_t(i) - 1, int64_t(i)), one.final_state));
   }

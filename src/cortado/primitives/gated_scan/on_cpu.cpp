@@ -1,6 +1,6 @@
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/delta_scan/kernel.h"
-#include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gated_scan/form.h"
 #include "cortado/primitives/kernels/tensors.h"
 
 namespace cortado::gated {
@@ -94,7 +94,7 @@ bool kernel_takes(const FormInputs& in, const FormOptions& options, bool step) {
          kernels::usable({in.y, in.x, in.w, in.v, in.g, in.beta, in.bonus, in.initial, in.final_grad});
 }
 
-FormOutputs differentiate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
+FormOutputs evaluate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
                                     const std::vector<int64_t>* bounds, bool step) {
   const KernelCall call = kernel_call(in, options, factor, bounds);
   const bool delta = in.beta.defined();

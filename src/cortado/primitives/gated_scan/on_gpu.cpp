@@ -38,12 +38,12 @@ at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widt
   return fit && v.scalar_type() == at::kBFloat16 && cuda::has_kernels(v.device()) ? at::kBFloat16 : other;
 }
 
-FormOutputs differentiate_on_gpu(const FormInputs& given, const FormOptions& options, double factor,
+FormOutputs evaluate_on_gpu(const FormInputs& given, const FormOptions& options, double factor,
                                  const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
   const c10::DeviceGuard guard(given.x.device());
   const FormInputs in = widened(given, 8);
   const auto compute = [&] {
-    if (in.beta.defined()) return delta::differentiate_on_gpu(in, options, factor, bounds, machine, parts);
+    if (in.beta.defined()) return delta::evaluate_on_gpu(in, options, factor, bounds, machine, parts);
     Calls calls(in, options, factor, bounds, machine, parts);
     return differentiate_by(calls, in, options, bounds);
   };

@@ -1,8 +1,8 @@
-// The form of chunked.h by the kernels for GPUs.
+// The form of form.h by the kernels for GPUs.
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"
-#include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gated_scan/form.h"
 
 namespace cortado::gated {
 
@@ -14,10 +14,9 @@ bool gpu_takes(const FormInputs& in, const FormOptions& options, double factor);
 // they would not anyway, `other`. `widths`: the keys' and the values'. For operands in [0, 1]: bfloat16 alone.
 at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widths, at::ScalarType other);
 
-// As differentiate_form, or with bounds differentiate_sequences, with `factor` on the first sum of L, and a missing y
-// or w being 0. Derivatives come in the inputs' type; the gates', and states, in float32. `parts`: of time; 0: as many
+// As evaluate_by_kernel. Derivatives come in the inputs' type; the gates', and states, in float32. `parts`: of time; 0: as many
 // as fill the GPU.
-FormOutputs differentiate_on_gpu(const FormInputs& given, const FormOptions& options, double factor,
+FormOutputs evaluate_on_gpu(const FormInputs& given, const FormOptions& options, double factor,
                                  const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts = 0);
 
 }  // namespace cortado::gated

@@ -6,7 +6,7 @@
 namespace cortado {
 namespace {
 
-constexpr std::string_view kName = "gated_scan";
+constexpr const char* kName = "gated_scan";
 
 // In the order of the schema.
 struct Arguments {
@@ -47,12 +47,11 @@ TensorTuple<2> scan_meta(const Arguments& in) {
 
 gated::ScanCall call_of(const Arguments& in) {
   const Sizes sizes = check(in);  // before factor(), which looks at sizes
-  gated::ScanCall call(kName, sizes, in.q, in.read_keys(), in.factor(), in.type(), in.initial_state, in.cu_seqlens);
-  call.options.reverse = in.reverse;
-  call.form.x = in.k;
-  call.form.v = in.v;
-  call.form.g = gated::timed_gate(in.g, in.k.size(1));
-  call.form.bonus = in.bonus.value_or(Tensor());
+  gated::ScanCall call(kName, sizes, in.q, in.k, in.v, in.read_keys(), in.factor(), in.type(), in.initial_state,
+                       in.cu_seqlens);
+  call.reverse = in.reverse;
+  call.g = gated::timed_gate(in.g, in.k.size(1));
+  call.bonus = in.bonus.value_or(Tensor());
   return call;
 }
 
@@ -64,7 +63,7 @@ TensorTuple<2> scores_meta(const Arguments& in) {
 }
 TensorTuple<2> scores_kernel(const Arguments& in) {
   auto call = call_of(in);
-  call.options.wide_read = true;
+  call.wide_read = true;
   return gated::forward(call);
 }
 
@@ -78,12 +77,12 @@ TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTenso
   check(in).expect({{"grad_o", grad_o, in.read_keys() ? "BTHV" : "BTHK"}, {"grad_state", grad_state, "NSKV"}});
   const auto out = gated::backward(call_of(in), grad_o, grad_state, want_gate);
   const Tensor none = no_gradient(q);
-  return {gradient_of(q, out.y),
-          gradient_of(k, out.x),
+  return {gradient_of(q, out.q),
+          gradient_of(k, out.k),
           gradient_of(v, out.v),
           want_gate ? gated::gate_gradient(out.g, *g) : none,
           bonus ? gradient_of(*bonus, out.bonus.sum(0), 0) : none,
-          initial_state ? gradient_of(*initial_state, out.initial, 1) : none};
+          initial_state ? gradient_of(*initial_state, out.initial_state, 1) : none};
 }
 
 // What comes in is rounded to the type of the operands, for which there are kernels.

@@ -5,7 +5,7 @@
 
 namespace cortado {
 
-// k [B,T,H,K], v [B,T,H,V], state [B|N,H,K,V]; heads broadcast (chunked.h).
+// k [B,T,H,K], v [B,T,H,V], state [B|N,H,K,V]; heads broadcast (form.h).
 // g: natural log, <= 0, -inf allowed: [B,T,H,K], [B,T,H], [H], [H,K], or none.
 // read "key":   q [B,T,H,K], o_t = S_tᵀ q_t · scale  [B,T,H,V], scale default K^-1/2.
 // read "value": q [B,T,H,V], o_t = S_t q_t · scale   [B,T,H,K], scale default 1.

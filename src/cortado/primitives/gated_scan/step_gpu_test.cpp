@@ -53,15 +53,14 @@ void check(const Case& c) {
                      {"v", v, "BThV"},
                      {"q", q, c.read_values ? "BTqV" : "BTqK"},
                      {"initial_state", start, "NSKV"}});
-  ScanCall call("test", sizes, q, !c.read_values, factor, at::kFloat, start, none);
-  call.form.x = k;
-  call.form.v = v;
-  call.form.g = g;
-  call.form.beta = beta;
-  call.form.bonus = bonus;
-  if (c.factors) call.options.decay = DecayKind::kFactors;
+  ScanCall call("test", sizes, q, k, v, !c.read_values, factor, at::kFloat, start, none);
+  call.g = g;
+  call.beta = beta;
+  call.bonus = bonus;
+  if (c.factors) call.decay = DecayKind::kFactors;
   cuda::EmulatedMachine machine({{"scan_step", cuda::kernel_of<GpuStep>([](const GpuStep& in) { Step(in).run(); })}});
-  const auto [o, last] = step_on_gpu(call, machine);
+  const FormOutputs out = step_on_gpu(call, machine);
+  const Tensor &o = c.read_values ? out.y : out.w, &last = out.final_state;
   const auto near = [](const Tensor& found, const Tensor& other, double most) {
     ASSERT_EQ(found.sizes(), other.sizes());
     EXPECT_LT((found.to(at::kDouble) - other).norm().item<double>(), most * other.norm().item<double>());

@@ -10,7 +10,7 @@ namespace cortado::gated {
 // to 128 of these.
 bool gpu_takes_step(const ScanCall& call);
 
-// (o [B,1,H,*] in the values' type, state [B,Hs,K,V])
-TensorTuple<2> step_on_gpu(const ScanCall& call, cuda::Machine& machine);
+// The read [B,1,H,*] in the values' type, where the form has it, and the state [B,Hs,K,V].
+FormOutputs step_on_gpu(const ScanCall& call, cuda::Machine& machine);
 
 }  // namespace cortado::gated

@@ -132,7 +132,7 @@ void check(const Case& c) {
   if (factors) options.decay = DecayKind::kFactors;
   (c.read_values ? options.want_y : options.want_w) = true;
   const auto* packed = c.bounds.empty() ? nullptr : &c.bounds;
-  const FormOutputs read = differentiate_by_tokens(in, options, scale, packed, machine, c.parts);
+  const FormOutputs read = evaluate_by_tokens(in, options, scale, packed, machine, c.parts);
   expect_near(c.read_values ? read.y : read.w, o, "o");
   expect_near(first_copy(read.final_state, c.state_heads), last, "last state");
 
@@ -144,7 +144,7 @@ void check(const Case& c) {
   options.want_w = c.read_values;
   options.want_rest = true;
   options.want_gate = gates && !factors;
-  const FormOutputs out = differentiate_by_tokens(in, options, scale, packed, machine, c.parts);
+  const FormOutputs out = evaluate_by_tokens(in, options, scale, packed, machine, c.parts);
   const auto summed = [&](const Tensor& x, int64_t at) { return x.unflatten(at, {c.state_heads, -1}).sum(at + 1); };
   expect_near(c.read_values ? out.w : out.y, right[0], "dq");
   expect_near(summed(out.x, 2), right[1], "dk");

@@ -221,7 +221,7 @@ bool tokens_take(const FormInputs& in, const FormOptions& options, double factor
          cuda::machine_of(in.x).shared_bytes() >= gpu_token_shared_bytes(walk_keys(widest), Gates::kKeys);
 }
 
-FormOutputs differentiate_by_tokens(const FormInputs& in, const FormOptions& options, double factor,
+FormOutputs evaluate_by_tokens(const FormInputs& in, const FormOptions& options, double factor,
                                     const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
   const c10::DeviceGuard guard(in.x.device());
   const FormInputs wide = readable(in, options.heads);

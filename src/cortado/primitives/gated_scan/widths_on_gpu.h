@@ -1,7 +1,7 @@
 // Widths that the kernels for GPUs read: rows of whole pieces of 16 bytes.
 #pragma once
 
-#include "cortado/primitives/gated_scan/chunked.h"
+#include "cortado/primitives/gated_scan/form.h"
 
 namespace cortado::gated {
 

@@ -7,10 +7,7 @@
 namespace cortado {
 namespace {
 
-constexpr std::string_view kSlotScan = "slot_scan";
-
-// Tokens a chunk: products of so many decays have to be finite (README.md).
-constexpr int64_t kSlotChunk = 32;
+constexpr const char* kSlotScan = "slot_scan";
 
 // In the order of the schema.
 struct SlotArguments {
@@ -47,13 +44,10 @@ Tensor slot_timed(const Tensor& y, int64_t rows) {
 
 gated::ScanCall slot_call(const SlotArguments& in) {
   const Sizes sizes = check(in);  // before factor(), which looks at sizes
-  gated::ScanCall call(kSlotScan, sizes, in.q, in.read_slots(), in.factor(), in.type(), in.initial_state,
-                       in.cu_seqlens);
-  call.options.decay = gated::DecayKind::kFactors;
-  call.options.chunk = kSlotChunk;
-  call.form.x = slot_timed(in.w, in.x.size(0));
-  call.form.v = in.x;
-  call.form.g = slot_timed(in.decay, 1);
+  gated::ScanCall call(kSlotScan, sizes, in.q, slot_timed(in.w, in.x.size(0)), in.x, in.read_slots(), in.factor(),
+                       in.type(), in.initial_state, in.cu_seqlens);
+  call.decay = gated::DecayKind::kFactors;
+  call.g = slot_timed(in.decay, 1);
   return call;
 }
 
@@ -72,9 +66,9 @@ TensorTuple<5> slot_backward_kernel(const OptionalTensor& grad_o, const Optional
   const SlotArguments in{q, w, x, decay, read, scale, initial_state, cu_seqlens};
   check(in).expect({{"grad_o", grad_o, in.read_slots() ? "BTHV" : "BTHK"}, {"grad_state", grad_state, "NSKV"}});
   const auto out = gated::backward(slot_call(in), grad_o, grad_state, need_decay);
-  return {gradient_like(out.y, q), gradient_like(out.x, w), gradient_like(out.v, x),
+  return {gradient_like(out.q, q), gradient_like(out.k, w), gradient_like(out.v, x),
           need_decay ? gradient_like(out.g, decay) : no_gradient(q),
-          initial_state ? gradient_of(*initial_state, out.initial, 1) : no_gradient(q)};
+          initial_state ? gradient_of(*initial_state, out.initial_state, 1) : no_gradient(q)};
 }
 
 }  // namespace
