@@ -1,6 +1,5 @@
 #include "cortado/mechanisms/mamba/op.h"
 
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "cortado/mechanisms/mamba/kernel.h"
@@ -11,6 +10,7 @@
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/kernels/tensors.h"
+#include "cortado/primitives/recomputed.h"
 
 namespace cortado {
 namespace {
@@ -25,25 +25,6 @@ variable_list run_segment(const variable_list& all) {
   const auto [h, last] = elementwise_scan(decay.flatten(2), write.flatten(2), start.flatten(1));
   return {at::matmul(h.reshape(write.sizes()), c.unsqueeze(3)).squeeze(3), last.view(start.sizes())};
 }
-
-// Keeps only the inputs, and recomputes the segment for its gradient.
-class RecomputedSegment : public torch::autograd::Function<RecomputedSegment> {
- public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& step, const Tensor& a,
-                               const Tensor& b, const Tensor& c, const Tensor& start) {
-    ctx->save_for_backward({x, step, a, b, c, start});
-    return run_segment({x, step, a, b, c, start});
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    fail_input_if(at::GradMode::is_enabled(), "[mamba] differentiating twice is not supported");
-    const NoAutocast as_given;
-    const at::AutoGradMode record(true);
-    variable_list inputs;
-    for (const Tensor& x : ctx->get_saved_variables()) inputs.push_back(x.detach().requires_grad_());
-    return torch::autograd::grad(run_segment(inputs), inputs, gradients);
-  }
-};
 
 // --- By the kernel ---
 
@@ -149,7 +130,7 @@ TensorTuple<2> scan_segments(const SelectiveScan& in, Tensor state, int64_t segm
   std::vector<Tensor> y;
   for (int64_t first = 0; first < tokens; first += length) {
     const auto part = [&](const Tensor& x) { return x.narrow(1, first, std::min(length, tokens - first)); };
-    auto out = RecomputedSegment::apply(part(in.x), part(in.step), in.a, part(in.b), part(in.c), state);
+    const auto out = recomputed(run_segment, {part(in.x), part(in.step), in.a, part(in.b), part(in.c), state});
     y.push_back(out[0]);
     state = out[1];
   }

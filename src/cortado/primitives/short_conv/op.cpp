@@ -4,6 +4,7 @@
 #include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
+#include "cortado/primitives/recomputed.h"
 #include "cortado/primitives/short_conv/kernel.h"
 #include "cortado/primitives/short_conv/on_gpu.h"
 
@@ -134,129 +135,44 @@ convolution::GpuInputs gpu_inputs(const Arguments& in) {
 
 // --- By ATen. ---
 
-// Where the tokens and the tails stand once every sequence n is laid out as [its W-1 tail rows, its tokens] along one
-// axis of T + N·(W-1) rows. A dense batch has one such sequence a batch row and needs no lists.
-struct Layout {
-  Tensor tokens;  // [T] places of the tokens
-  Tensor tails;   // [N·(W-1)] places of the initial tails
-  Tensor ends;    // [N·(W-1)] places of the last W-1 rows of each sequence: its final state
-  int64_t length = 0;
-};
-
-Layout packed_layout(const Tensor& cu_seqlens, int64_t tokens, int64_t tail, at::Device device) {
-  const auto bounds = sequence_bounds(kOp, cu_seqlens, tokens);
-  std::vector<int64_t> token_places, tail_places, end_places;
-  for (int64_t n = 0; n + 1 < static_cast<int64_t>(bounds.size()); ++n) {
-    const int64_t start = bounds[n] + n * tail, end = bounds[n + 1] + (n + 1) * tail;
-    for (int64_t p = start; p < start + tail; ++p) tail_places.push_back(p);
-    for (int64_t p = start + tail; p < end; ++p) token_places.push_back(p);
-    for (int64_t p = end - tail; p < end; ++p) end_places.push_back(p);
-  }
-  const auto list = [device](const std::vector<int64_t>& places) { return at::tensor(places, at::kLong).to(device); };
-  return {list(token_places), list(tail_places), list(end_places), tokens + static_cast<int64_t>(tail_places.size())};
-}
-
-// One problem in the accumulation type: tails and tokens laid out together, [B, P, D].
-struct Padded {
-  Tensor rows;    // [B, T + W-1, D], or [1, T + N·(W-1), D] packed
-  Tensor weight;  // [W, D], tap by tap
-  Tensor bias;    // [D] or undefined
-  std::optional<Layout> layout;
-  int64_t tokens, tail;
-
-  // What belongs to the tokens in a tensor over the padded axis, [B, P, D] -> [B, T, D].
-  Tensor tokens_of(const Tensor& x) const {
-    return layout ? x.index_select(1, layout->tokens) : x.narrow(1, tail, tokens);
-  }
-  Tensor tails_of(const Tensor& x, const Tensor& places, int64_t begin) const {  // -> [B|N, W-1, D]
-    if (!layout) return x.narrow(1, begin, tail);
-    const int64_t sequences = tail == 0 ? 0 : places.numel() / tail;
-    return x.index_select(1, places).view({sequences, tail, x.size(2)});
-  }
-};
-
-Padded pad(const Arguments& in) {
-  const auto type = in.type();
-  const auto& [x, weight, bias, activation, initial_state, cu_seqlens] = in;
-  Padded padded;
-  padded.tokens = x.size(1);
-  padded.tail = weight.size(1) - 1;
-  padded.weight = weight.to(type).t().contiguous();
-  if (bias) padded.bias = bias->to(type);
-  const Tensor inputs = x.to(type);
-  if (!cu_seqlens) {
-    const Tensor tail =
-        initial_state ? initial_state->to(type) : at::zeros({x.size(0), padded.tail, x.size(2)}, inputs.options());
-    padded.rows = padded.tail == 0 ? inputs : at::cat({tail, inputs}, 1);
-    return padded;
-  }
-  padded.layout = packed_layout(*cu_seqlens, x.size(1), padded.tail, x.device());
-  padded.rows = at::zeros({1, padded.layout->length, x.size(2)}, inputs.options());
-  padded.rows.index_copy_(1, padded.layout->tokens, inputs);
-  if (initial_state)
-    padded.rows.index_copy_(1, padded.layout->tails, initial_state->to(type).reshape({1, -1, x.size(2)}));
-  return padded;
-}
-
-// z [B, P-W+1, D]: z_p = Σ_j weight_j ⊙ rows_{p+j} + bias, that of the token at place p + W-1. Packed, the places that
-// are no token's hold sums across two sequences, which nobody reads.
-Tensor correlate(const Padded& padded) {
-  const int64_t taps = padded.tail + 1, length = std::max<int64_t>(0, padded.rows.size(1) - padded.tail);
-  const auto shifted = [&](int64_t j) {
-    return padded.rows.narrow(1, std::min(j, padded.rows.size(1) - length), length);
+// (y, final state) of x, weight, bias and initial state, of which the last two may be undefined, in the sums' type.
+Computation convolution_of(const Arguments& in, const Bounds& bounds) {
+  return [&in, &bounds](const Tensors& given) -> Tensors {
+    const auto wide = [&](const Tensor& x) { return x.defined() ? x.to(in.type()) : x; };
+    const Tensor x = wide(given[0]), taps = wide(given[1]), bias = wide(given[2]);
+    const int64_t tail = taps.size(1) - 1;
+    const Tensor start =
+        given[3].defined() ? wide(given[3]) : at::zeros({bounds.rows(x.size(0)), tail, x.size(2)}, x.options());
+    const auto dense = [&](const Tensors& timed, const Tensors& first) -> PackedResult {
+      const int64_t tokens = timed[0].size(1);
+      const Tensor rows = at::cat({first[0], timed[0]}, 1);
+      Tensor z = bias.defined() ? bias.expand_as(timed[0]) : at::zeros_like(timed[0]);
+      for (int64_t j = 0; j <= tail; ++j) z = at::addcmul(z, rows.narrow(1, j, tokens), taps.select(1, j));
+      return {{in.silu() ? at::silu(z) : z}, {rows.narrow(1, tokens, tail)}};
+    };
+    const PackedResult all = bounds.run({x}, {start}, dense);
+    return {all.timed[0].to(in.x.scalar_type()).contiguous(), all.rows[0].contiguous()};
   };
-  if (length == 1) {  // one token: all taps at once
-    const Tensor z = (padded.rows * padded.weight).sum(1, true);
-    return padded.bias.defined() ? z.add_(padded.bias) : z;
-  }
-  Tensor z =
-      padded.bias.defined() ? at::addcmul(padded.bias, shifted(0), padded.weight[0]) : shifted(0) * padded.weight[0];
-  for (int64_t j = 1; j < taps; ++j) z.addcmul_(shifted(j), padded.weight[j]);
-  return z;
 }
 
-// [B, P-W+1, D] <-> the tokens [B, T, D].
-Tensor tokens_of_sums(const Padded& padded, const Tensor& z) {
-  return padded.layout ? z.index_select(1, padded.layout->tokens - padded.tail) : z;
-}
-Tensor sums_of_tokens(const Padded& padded, const Tensor& y) {
-  if (!padded.layout) return y;
-  const int64_t length = std::max<int64_t>(0, padded.layout->length - padded.tail);
-  return at::zeros({1, length, y.size(2)}, y.options()).index_copy_(1, padded.layout->tokens - padded.tail, y);
+Tensors inputs_of(const Arguments& in) {
+  return {in.x, in.weight, in.bias.value_or(Tensor()), in.initial_state.value_or(Tensor())};
 }
 
-TensorTuple<2> forward_by_aten(const Arguments& in) {
-  const Padded padded = pad(in);
-  Tensor y = correlate(padded);
-  if (in.silu()) at::silu_(y);
-  y = tokens_of_sums(padded, y);
-  const Tensor places = padded.layout ? padded.layout->ends : Tensor();
-  Tensor state = padded.tails_of(padded.rows, places, padded.tokens);
-  if (padded.layout && padded.tail == 0) state = state.new_empty({in.cu_seqlens->size(0) - 1, 0, in.x.size(2)});
-  return {y.to(in.x.scalar_type()).contiguous(), state.clone(at::MemoryFormat::Contiguous)};
+TensorTuple<2> forward_by_aten(const Arguments& in, const Bounds& bounds) {
+  const at::NoGradGuard no_grad;
+  const Tensors made = convolution_of(in, bounds)(inputs_of(in));
+  return {made[0], made[1].clone()};  // not a part of x's memory
 }
 
-Four backward_by_aten(const Arguments& in, const Tensor& grad_y, const OptionalTensor& grad_state) {
-  const auto type = in.type();
-  const Padded padded = pad(in);
-  Tensor grad_z = sums_of_tokens(padded, grad_y.to(type));
-  if (in.silu()) grad_z = at::silu_backward(grad_z, correlate(padded));
-  const Tensor grad_rows = at::zeros_like(padded.rows);
-  const Tensor grad_weight = at::zeros_like(padded.weight);
-  for (int64_t j = 0; j <= padded.tail && grad_z.size(1) > 0; ++j) {
-    grad_rows.narrow(1, j, grad_z.size(1)).addcmul_(grad_z, padded.weight[j]);
-    grad_weight[j].copy_((grad_z * padded.rows.narrow(1, j, grad_z.size(1))).sum(at::IntArrayRef{0, 1}));
-  }
-  if (grad_state && padded.tail > 0) {
-    if (padded.layout) {
-      grad_rows.index_add_(1, padded.layout->ends, grad_state->to(type).reshape({1, -1, in.x.size(2)}));
-    } else {
-      grad_rows.narrow(1, padded.tokens, padded.tail).add_(*grad_state);
-    }
-  }
-  const Tensor places = padded.layout ? padded.layout->tails : Tensor();
-  return {padded.tokens_of(grad_rows), grad_weight.t(), in.bias ? grad_z.sum(at::IntArrayRef{0, 1}) : Tensor(),
-          in.initial_state ? padded.tails_of(grad_rows, places, 0) : Tensor()};
+Four backward_by_aten(const Arguments& in, const Bounds& bounds, const Tensor& grad_y,
+                      const OptionalTensor& grad_state) {
+  const Tensors inputs = inputs_of(in),
+                found = gradients_of(convolution_of(in, bounds), inputs, {grad_y, grad_state.value_or(Tensor())});
+  const auto of = [&](size_t i) {
+    return found[i].defined() || !inputs[i].defined() ? found[i] : at::zeros_like(inputs[i]);
+  };
+  return {of(0), of(1), of(2), of(3)};
 }
 
 // --- The operator and its gradient. ---
@@ -271,7 +187,7 @@ TensorTuple<2> forward(const Arguments& in) {
                 on_gpu(
                     "kernel", [&] { return convolution::gpu_takes(gpu_inputs(in), bounds); },
                     [&] { return convolution::forward_on_gpu(gpu_inputs(in), bounds, cuda::machine_of(in.x)); }),
-                otherwise("ATen", [&] { return forward_by_aten(in); }));
+                otherwise("ATen", [&] { return forward_by_aten(in, bounds); }));
 }
 
 // Each in its input's type.
@@ -300,7 +216,7 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
                    return convolution::backward_on_gpu(gpu_inputs(in), bounds, grad_y, grad_state.value_or(Tensor()),
                                                        cuda::machine_of(x));
                  }),
-             otherwise("ATen", [&] { return backward_by_aten(in, grad_y, grad_state); }));
+             otherwise("ATen", [&] { return backward_by_aten(in, bounds, grad_y, grad_state); }));
   return {like(of_x, x), like(of_weight, weight), like(of_bias, bias), like(of_state, initial_state)};
 }
 

@@ -65,7 +65,7 @@ void check(const Case& c) {
   add<64>(kernels);
   add<128>(kernels);
   cuda::EmulatedMachine machine(kernels, c.order);
-  const BlockedOutputs out = forward_on_gpu(q, k, v, options, machine, c.parts);
+  const AttentionOutputs out = forward_on_gpu(q, k, v, options, machine, c.parts);
   expect_near(out.o, o.detach(), "o", 6e-3);
   expect_near(out.lse, lse.detach(), "lse", 1e-5);
   expect_near(out.row_max, row_max.detach(), "row_max", 1e-5);
@@ -73,7 +73,7 @@ void check(const Case& c) {
   const Tensor seen = lse.detach().isfinite();
   const Tensor loss = (o * grad_o.to(at::kDouble)).sum() + (lse.masked_fill(at::logical_not(seen), 0) * grad_lse).sum();
   const auto right = torch::autograd::grad({loss}, leaves);
-  const BlockedGradients found =
+  const InputGradients found =
       backward_on_gpu(q, k, v, options, out, grad_o, grad_lse.masked_fill(at::logical_not(seen), 0), machine);
   expect_near(found.q, right[0], "dq", 8e-3);
   expect_near(found.k, right[1], "dk", 8e-3);

@@ -5,7 +5,6 @@
 
 #include "cortado/base/error.h"
 #include "cortado/primitives/window_attention/op.h"
-#include "cortado/primitives/window_attention/operands.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/kernels.h"
 
@@ -238,41 +237,6 @@ TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
   // Time is cut where there is no gradient of row_max; the rows begin at keys of their own.
   expect_the_same_on_any_number_of_threads(
       {.queries = 1500, .keys = 1500, .window = 40, .groups = 1, .first_key = {0, 700}, .outer_grads = false});
-}
-
-// Sequences share a block where that is as right: nothing but an extra set, which each has its own of, keeps them apart.
-TEST(WindowAttentionKernel, SequencesShareBlocks) {
-  BlockedInputs inputs;
-  inputs.q = inputs.k = inputs.v = at::zeros({1, 8, 2, 4});
-  for (const bool packed : {false, true}) {
-    for (const int64_t extra : {0, 3}) {
-      inputs.packed = packed;
-      BlockedSizes sizes = blocked_sizes(inputs);
-      sizes.extra = extra;
-      EXPECT_EQ(plan_limits(inputs, sizes).split_sequences, packed && extra > 0) << packed << extra;
-    }
-  }
-}
-
-// What is done by ATen's products is cut by heads and rows until a block's scores fit the caches.
-TEST(WindowAttentionKernel, SlicesOfProblemsStaySmall) {
-  const Tensor x = at::randn({3, 256, 8, 4});
-  BlockedInputs inputs;
-  inputs.q = inputs.k = inputs.v = x;
-  inputs.visible = visible_keys({0, 256}, {0, 256}, {}, true);
-  const BlockedSizes sizes = blocked_sizes(inputs);
-  const std::vector<Block> blocks = {{.queries = 256, .keys = 256}};
-  int64_t next = 0;
-  const int threads = at::get_num_threads();
-  at::set_num_threads(1);
-  for_each_slice(inputs, sizes, blocks, [&](const Operands& operands, Slice slice) {
-    EXPECT_EQ(slice.begin, next);
-    EXPECT_EQ(operands.q.size(0), slice.count);
-    EXPECT_LE(slice.count * 256 * 256, 1 << 17);
-    next += slice.count;
-  });
-  at::set_num_threads(threads);
-  EXPECT_EQ(next, 24);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/kernels/tensors.h"
-#include "cortado/primitives/window_attention/blocked.h"
+#include "cortado/primitives/window_attention/inputs.h"
 #include "cortado/primitives/window_attention/kernel.h"
 
 namespace cortado::window {
@@ -13,12 +13,14 @@ namespace {
 // Queries a sequence up to which it does not pay to turn the keys that they meet.
 constexpr int64_t kFewestQueries = 8;
 
-int64_t sequences(const BlockedInputs& in) { return in.visible.sequence.empty() ? 1 : in.visible.sequence.back() + 1; }
+int64_t sequences(const AttentionInputs& in) {
+  return in.visible.sequence.empty() ? 1 : in.visible.sequence.back() + 1;
+}
 
-bool few_queries(const BlockedInputs& in) { return in.q.size(1) < kFewestQueries * (in.packed ? sequences(in) : 1); }
+bool few_queries(const AttentionInputs& in) { return in.q.size(1) < kFewestQueries * (in.packed ? sequences(in) : 1); }
 
 // Points into the inputs and outputs, which must outlive it.
-AttentionKernel kernel_call(const BlockedInputs& in, const Tensor& first_key, const BlockedOutputs& out) {
+AttentionKernel kernel_call(const AttentionInputs& in, const Tensor& first_key, const AttentionOutputs& out) {
   AttentionKernel call{};
   call.batch = in.q.size(0);
   call.queries = in.q.size(1);
@@ -42,33 +44,33 @@ AttentionKernel kernel_call(const BlockedInputs& in, const Tensor& first_key, co
   return call;
 }
 
-Tensor first_keys(const BlockedInputs& in) { return in.first_key ? in.first_key->contiguous() : Tensor(); }
+Tensor first_keys(const AttentionInputs& in) { return in.first_key ? in.first_key->contiguous() : Tensor(); }
 
 // Of one call's q, k and v alone, as the two below: an extra set is another call's.
-bool takes_one(const BlockedInputs& in) {
+bool takes_one(const AttentionInputs& in) {
   return kernels::usable({in.q, in.k, in.v}) && in.k.size(2) == in.v.size(2) && in.q.size(2) % in.k.size(2) == 0 &&
          (!few_queries(in) || in.q.size(1) <= kFewQueries);
 }
 
 // o in `type`.
-BlockedOutputs forward_one(const BlockedInputs& in, at::ScalarType type) {
+AttentionOutputs forward_one(const AttentionInputs& in, at::ScalarType type) {
   const int64_t batch = in.q.size(0), queries = in.q.size(1), heads = in.q.size(2);
   const auto row = [&] { return kernels::room({batch, queries, heads}, in.q.options().dtype(at::kFloat)); };
   const Tensor o = kernels::room({batch, queries, heads, in.v.size(3)}, in.v.options().dtype(type));
-  const BlockedOutputs out{o, row(), row(), row()};
+  const AttentionOutputs out{o, row(), row(), row()};
   const Tensor first_key = first_keys(in);
   const int64_t products = batch * queries * heads * in.k.size(1) * in.v.size(3);  // at most, per product of two
   (few_queries(in) ? run_few : run_forward)(kernel_call(in, first_key, out), kernels::parallel(products));
   return out;
 }
 
-BlockedGradients backward_one(const BlockedInputs& in, const BlockedOutputs& outputs, const Tensor& grad_o,
-                              const Tensor& grad_lse, const Tensor& grad_row_max) {
+InputGradients backward_one(const AttentionInputs& in, const AttentionOutputs& outputs, const Tensor& grad_o,
+                            const Tensor& grad_lse, const Tensor& grad_row_max) {
   const auto room = [](const Tensor& x) { return kernels::room(x.sizes(), x.options()); };
   using kernels::plain;
-  const BlockedGradients grads{room(in.q), room(in.k), room(in.v), {}, {}};
+  const InputGradients grads{room(in.q), room(in.k), room(in.v), {}, {}};
   const Tensor lse = plain(grad_lse), row_max = plain(grad_row_max), first_key = first_keys(in);
-  const BlockedOutputs given{outputs.o, {}, plain(outputs.row_max), plain(outputs.denominator)};
+  const AttentionOutputs given{outputs.o, {}, plain(outputs.row_max), plain(outputs.denominator)};
   const AttentionKernel call = kernel_call(in, first_key, given);
   run_backward(call,
                {.grad_o = kernels::timed(grad_o, call.heads),
@@ -120,12 +122,12 @@ VisibleKeys packed_ranges(const std::vector<int64_t>& sequences, int64_t extra, 
 class ExtraCall {
  public:
   // Whether there is such a call: a mask by heads of packed sequences has none.
-  static bool possible(const BlockedInputs& all) {
+  static bool possible(const AttentionInputs& all) {
     const bool by_head = all.extra_mask && all.extra_mask->dim() == 3 && all.extra_mask->size(1) > 1;
     return all.extra_k->size(1) > 0 && !(all.packed && by_head);
   }
 
-  explicit ExtraCall(const BlockedInputs& all) {
+  explicit ExtraCall(const AttentionInputs& all) {
     const int64_t extra = all.extra_k->size(1), heads = all.q.size(2);
     inputs_.scale = all.scale;
     inputs_.softcap = all.softcap;
@@ -151,7 +153,7 @@ class ExtraCall {
     }
   }
 
-  const BlockedInputs& inputs() const { return inputs_; }
+  const AttentionInputs& inputs() const { return inputs_; }
   // [B,Tq,H,...] in the call's batch rows, and back.
   Tensor folded(const Tensor& x) const { return x.defined() ? heads_to_rows(x, mask_heads_) : x; }
   Tensor unfolded(const Tensor& x) const { return rows_to_heads(x, mask_heads_); }
@@ -172,11 +174,11 @@ class ExtraCall {
 
   int64_t mask_heads_ = 1;  // that have a batch row each
   Tensor order_;            // int64 [rows, E]: what lies where; undefined: as given
-  BlockedInputs inputs_;
+  AttentionInputs inputs_;
 };
 
 // Softmax over both sets of keys from the softmax over each, in place of the first's: float32, `all` contiguous.
-void join_sets(BlockedOutputs& all, const BlockedOutputs& extra) {
+void join_sets(AttentionOutputs& all, const AttentionOutputs& extra) {
   const int64_t rows = all.row_max.numel(), width = all.o.size(3);
   const auto numbers = [](const Tensor& x) { return x.data_ptr<float>(); };
   float *o = numbers(all.o), *lse = numbers(all.lse), *top = numbers(all.row_max), *sum = numbers(all.denominator);
@@ -202,37 +204,37 @@ void join_sets(BlockedOutputs& all, const BlockedOutputs& extra) {
 
 }  // namespace
 
-bool kernel_takes(const BlockedInputs& in) {
+bool kernel_takes(const AttentionInputs& in) {
   if (!takes_one(in)) return false;
   return !in.extra_k || (kernels::usable({*in.extra_k, *in.extra_v}) && ExtraCall::possible(in));
 }
 
-bool backward_kernel_takes(const BlockedInputs& in, const Tensor& grad_row_max) {
+bool backward_kernel_takes(const AttentionInputs& in, const Tensor& grad_row_max) {
   // The maximum's gradient goes to one key of both sets.
   return kernel_takes(in) && !few_queries(in) && !(in.extra_k && grad_row_max.defined());
 }
 
-BlockedOutputs forward_by_kernel(const BlockedInputs& in) {
+AttentionOutputs forward_by_kernel(const AttentionInputs& in) {
   const auto type = in.v.scalar_type();
   if (!in.extra_k) return forward_one(in, type);
   const ExtraCall call(in);
-  BlockedOutputs extra = forward_one(call.inputs(), at::kFloat);
+  AttentionOutputs extra = forward_one(call.inputs(), at::kFloat);
   for (Tensor* x : {&extra.o, &extra.row_max, &extra.denominator}) *x = call.unfolded(*x);
-  BlockedOutputs all = forward_one(in, at::kFloat);
+  AttentionOutputs all = forward_one(in, at::kFloat);
   join_sets(all, extra);
   all.o = all.o.to(type);
   return all;
 }
 
-BlockedGradients backward_by_kernel(const BlockedInputs& in, const BlockedOutputs& outputs, const Tensor& grad_o,
-                                    const Tensor& grad_lse, const Tensor& grad_row_max) {
+InputGradients backward_by_kernel(const AttentionInputs& in, const AttentionOutputs& outputs, const Tensor& grad_o,
+                                  const Tensor& grad_lse, const Tensor& grad_row_max) {
   if (!in.extra_k) return backward_one(in, outputs, grad_o, grad_lse, grad_row_max);
   // Weights are relative to both sets' maximum and denominator: each call has its own keys' share of the gradients.
-  BlockedGradients grads = backward_one(in, outputs, grad_o, grad_lse, {});
+  InputGradients grads = backward_one(in, outputs, grad_o, grad_lse, {});
   const ExtraCall call(in);
-  const BlockedOutputs folded{
+  const AttentionOutputs folded{
       call.folded(outputs.o), {}, call.folded(outputs.row_max), call.folded(outputs.denominator)};
-  const BlockedGradients extra = backward_one(call.inputs(), folded, call.folded(grad_o), call.folded(grad_lse), {});
+  const InputGradients extra = backward_one(call.inputs(), folded, call.folded(grad_o), call.folded(grad_lse), {});
   grads.q.add_(call.unfolded(extra.q));
   grads.extra_k = call.gradient(extra.k, *in.extra_k);
   grads.extra_v = call.gradient(extra.v, *in.extra_v);

@@ -100,12 +100,12 @@ bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAt
          cuda::machine_of(q).shared_bytes() >= gpu_gradient_bytes(width_of(k, v));
 }
 
-BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
-                              cuda::Machine& machine, int64_t parts) {
+AttentionOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
+                                const WindowAttentionOptions& options, cuda::Machine& machine, int64_t parts) {
   const c10::DeviceGuard guard(q.device());
   Call call(q, k, v, options);
-  const BlockedOutputs out{at::empty({q.size(0), q.size(1), call.in.heads, v.size(3)}, v.options()), call.sums(),
-                           call.sums(), call.sums()};
+  const AttentionOutputs out{at::empty({q.size(0), q.size(1), call.in.heads, v.size(3)}, v.options()), call.sums(),
+                             call.sums(), call.sums()};
   call.in.o = cuda::timed(out.o);
   call.in.lse = out.lse.mutable_data_ptr<float>();
   call.in.row_max = out.row_max.mutable_data_ptr<float>();
@@ -120,9 +120,9 @@ BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
   return out;
 }
 
-BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
-                                 const WindowAttentionOptions& options, const BlockedOutputs& outputs,
-                                 const Tensor& grad_o, const Tensor& grad_lse, cuda::Machine& machine) {
+InputGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
+                               const AttentionOutputs& outputs, const Tensor& grad_o, const Tensor& grad_lse,
+                               cuda::Machine& machine) {
   const c10::DeviceGuard guard(q.device());
   Call call(q, k, v, options);
   const Tensor grad = cuda::in_pieces(grad_o.to(q.scalar_type()));

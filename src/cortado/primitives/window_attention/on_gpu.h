@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"
-#include "cortado/primitives/window_attention/blocked.h"
+#include "cortado/primitives/window_attention/inputs.h"
 #include "cortado/primitives/window_attention/op.h"
 
 namespace cortado::window {
@@ -11,12 +11,12 @@ namespace cortado::window {
 // an extra set or a softcap. Of row_max they have no gradient.
 bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options);
 
-// As blocked_forward and blocked_backward. `parts`: of the keys, where a row has up to 64 queries and is not packed; 0: as
+// As forward_by_aten and backward_by_aten (inputs.h). `parts`: of the keys, where a row has up to 64 queries and is not packed; 0: as
 // many as fill the GPU.
-BlockedOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
-                              cuda::Machine& machine, int64_t parts = 0);
-BlockedGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
-                                 const WindowAttentionOptions& options, const BlockedOutputs& outputs,
-                                 const Tensor& grad_o, const Tensor& grad_lse, cuda::Machine& machine);
+AttentionOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
+                                const WindowAttentionOptions& options, cuda::Machine& machine, int64_t parts = 0);
+InputGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
+                               const AttentionOutputs& outputs, const Tensor& grad_o, const Tensor& grad_lse,
+                               cuda::Machine& machine);
 
 }  // namespace cortado::window

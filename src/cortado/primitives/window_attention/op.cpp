@@ -4,7 +4,7 @@
 #include "cortado/primitives/cuda/tensors.h"
 #include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/operator.h"
-#include "cortado/primitives/window_attention/blocked.h"
+#include "cortado/primitives/window_attention/inputs.h"
 #include "cortado/primitives/window_attention/on_gpu.h"
 
 namespace cortado {
@@ -78,7 +78,7 @@ Sizes check(const Tensor& q, const Tensor& k, const Tensor& v, const Options& op
 
 // --- The computation. ---
 
-BlockedInputs blocked_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
+AttentionInputs attention_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
   std::vector<int64_t> query_bounds{0, q.size(1)}, key_bounds{0, k.size(1)};
   if (options.cu_seqlens) {
     query_bounds = sequence_bounds(kOp, *options.cu_seqlens, q.size(1));
@@ -103,18 +103,19 @@ using Five = TensorTuple<5>;
 Four forward(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
   NoAutocast types_as_given;
   check(q, k, v, options);
-  std::optional<BlockedInputs> blocked;
-  const auto inputs = [&]() -> const BlockedInputs& {
-    return blocked ? *blocked : blocked.emplace(blocked_inputs(q, k, v, options));
+  std::optional<AttentionInputs> made;
+  const auto inputs = [&]() -> const AttentionInputs& {
+    return made ? *made : made.emplace(attention_inputs(q, k, v, options));
   };
-  const BlockedOutputs out = choose(kOp, q,
-                                    on_gpu(
-                                        "kernel", [&] { return window::gpu_takes(q, k, v, options); },
-                                        [&] { return window::forward_on_gpu(q, k, v, options, cuda::machine_of(q)); }),
-                                    on_cpu(
-                                        "kernel", [&] { return window::kernel_takes(inputs()); },
-                                        [&] { return window::forward_by_kernel(inputs()); }),
-                                    otherwise("ATen", [&] { return blocked_forward(inputs()); }));
+  const AttentionOutputs out =
+      choose(kOp, q,
+             on_gpu(
+                 "kernel", [&] { return window::gpu_takes(q, k, v, options); },
+                 [&] { return window::forward_on_gpu(q, k, v, options, cuda::machine_of(q)); }),
+             on_cpu(
+                 "kernel", [&] { return window::kernel_takes(inputs()); },
+                 [&] { return window::forward_by_kernel(inputs()); }),
+             otherwise("ATen", [&] { return window::forward_by_aten(inputs()); }));
   return {out.o, out.lse, out.row_max, out.denominator};
 }
 
@@ -136,13 +137,13 @@ Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const Option
                {"o", o, "BIHV"},
                {"row_max", row_max, "BIH"},
                {"denominator", denominator, "BIH"}});
-  const BlockedOutputs outputs{o, {}, row_max, denominator};
+  const AttentionOutputs outputs{o, {}, row_max, denominator};
   const Tensor of_lse = grad_lse.value_or(Tensor()), of_maximum = grad_row_max.value_or(Tensor());
-  std::optional<BlockedInputs> blocked;
-  const auto inputs = [&]() -> const BlockedInputs& {
-    return blocked ? *blocked : blocked.emplace(blocked_inputs(q, k, v, options));
+  std::optional<AttentionInputs> made;
+  const auto inputs = [&]() -> const AttentionInputs& {
+    return made ? *made : made.emplace(attention_inputs(q, k, v, options));
   };
-  const BlockedGradients grads = choose(
+  const InputGradients grads = choose(
       "window_attention_backward", q,
       on_gpu(
           "kernel", [&] { return !grad_row_max && window::gpu_takes(q, k, v, options); },
@@ -150,7 +151,7 @@ Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const Option
       on_cpu(
           "kernel", [&] { return kernels::usable({grad_o}) && window::backward_kernel_takes(inputs(), of_maximum); },
           [&] { return window::backward_by_kernel(inputs(), outputs, grad_o, of_lse, of_maximum); }),
-      otherwise("ATen", [&] { return blocked_backward(inputs(), outputs, grad_o, of_lse, of_maximum); }));
+      otherwise("ATen", [&] { return window::backward_by_aten(inputs(), grad_o, of_lse, of_maximum); }));
   if (options.extra_k) return {grads.q, grads.k, grads.v, grads.extra_k, grads.extra_v};
   return {grads.q, grads.k, grads.v, no_gradient(q), no_gradient(q)};
 }

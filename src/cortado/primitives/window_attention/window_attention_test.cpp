@@ -5,7 +5,6 @@
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/operator.h"
 #include "cortado/primitives/window_attention/op.h"
-#include "cortado/primitives/window_attention/plan.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
 
@@ -374,47 +373,6 @@ TEST(WindowAttention, Errors) {
               window_attention(q1, k1, v1, {.cu_seqlens = at::tensor({0, 5}), .cu_seqlens_k = at::tensor({0, 3, 7})});
             }),
             kNoError);
-}
-
-// Of a run's queries alone: those of the next see others.
-TEST(WindowPlan, MasksTheColumnsThatNotEveryQuerySees) {
-  const auto visible = visible_keys({0, 40}, {0, 40}, 6, true);
-  const BlockMask mask = masked_columns(visible, {.query = 10, .queries = 3, .key = 5, .keys = 8});
-  EXPECT_EQ(mask.left_end, 2);     // query 12 sees no key before 7
-  EXPECT_EQ(mask.right_begin, 6);  // query 10 sees no key from 11 on
-  const BlockMask none = masked_columns(visible, {.query = 10, .queries = 8, .key = 5, .keys = 13});
-  EXPECT_EQ(none.left_end, 0);  // no key that both query 10 and query 17 see
-  EXPECT_EQ(none.right_begin, 0);
-}
-
-TEST(WindowPlan, HidesWhatAQueryDoesNotSee) {
-  const auto visible = visible_keys({0, 5}, {0, 5}, 2, true);
-  const std::vector<uint8_t> wanted = {0, 1, 1, /**/ 0, 0, 1, /**/ 1, 0, 0};  // queries 1 to 3, keys 1 to 3
-  EXPECT_EQ(hidden_columns(visible, {.query = 1, .queries = 3, .key = 0, .keys = 4}, 1, 3), wanted);
-}
-
-TEST(WindowPlan, MemoryStaysLinear) {
-  // Blocks of a causal window never look at more than window + block keys, whatever T.
-  const int64_t tokens = 10000;
-  const auto visible = visible_keys({0, tokens}, {0, tokens}, 129, true);
-  int64_t covered = 0;
-  for (const Block& block : plan_blocks(visible, {})) {
-    EXPECT_LE(block.keys, 129 + 64);
-    covered += block.queries * block.count;
-  }
-  EXPECT_EQ(covered, tokens);
-}
-
-TEST(WindowPlan, LongSequencesDoNotPayForEachOther) {
-  // 50 sequences with one query and 1000 keys each (packed decoding): no block spans more than one.
-  std::vector<int64_t> queries, keys;
-  for (int64_t n = 0; n <= 50; ++n) {
-    queries.push_back(n);
-    keys.push_back(n * 1000);
-  }
-  for (const Block& block : plan_blocks(visible_keys(queries, keys, std::nullopt, true), {})) {
-    EXPECT_LE(block.keys, 1000);
-  }
 }
 
 }  // namespace

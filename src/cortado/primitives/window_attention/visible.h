@@ -1,0 +1,20 @@
+// Which keys each query sees: integers only, no tensors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace cortado {
+
+// Query t (counted along the packed axis) sees the keys begin[t] .. end[t]-1; begin[t] >= end[t]: none.
+struct VisibleKeys {
+  std::vector<int64_t> begin, end;
+  std::vector<int64_t> sequence;  // the packed sequence that query t belongs to
+};
+
+// `query_bounds`, `key_bounds` [N+1]: the sequences on both axes; {0, T} for a dense batch.
+VisibleKeys visible_keys(const std::vector<int64_t>& query_bounds, const std::vector<int64_t>& key_bounds,
+                         std::optional<int64_t> window, bool causal);
+
+}  // namespace cortado
