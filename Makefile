@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-memory test test-all check test-clients types lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
+.PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-memory test test-all check test-clients types docs lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
@@ -123,6 +123,13 @@ check: configure ## one mechanism built and tested, in less than a minute: MECHA
 
 types: $(VENV)/test.stamp ## the Python package's types, by mypy
 	$(PYTHON) -m mypy --strict python/cortado
+
+$(VENV)/docs.stamp: requirements-docs.txt | setup
+	$(PIP_INSTALL) -r requirements-docs.txt
+	@touch $@
+
+docs: $(VENV)/docs.stamp ## the documentation as a site, with the Python API: build/docs/index.html
+	@$(PYTHON) scripts/docs.py
 
 lint: setup ## the form of the sources
 	@$(PYTHON) scripts/lint.py
