@@ -168,6 +168,6 @@ void print_stopped(const std::string& command, const std::string& out, int64_t s
 std::string program_name();
 std::string shell_quoted(const std::string& word);
 
-std::string version_line();  // "cortado 0.1.0 (ba470ef1c2)"
+std::string version_line();  // "cortado 0.2.0 (ba470ef1c2)"
 
 }  // namespace cortado
