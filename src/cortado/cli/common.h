@@ -66,6 +66,7 @@ inline auto kind(const char* name) {  // the name of the value in the help
   return [name](CLI::Option* it) { it->type_name(name); };
 }
 
+// The options that every command has.
 struct CommonOptions {
   std::string device = "cpu";        // "cpu", "cuda", "cuda:1", ...
   int64_t threads = 0;               // 0: torch's choice, one per core
