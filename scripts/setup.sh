@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Prepares a bare Debian 12 for building: installs system packages, then the Python environment.
+# Prepares a bare Debian 12 or Ubuntu 24.04 for building: installs system packages, then the Python environment.
 #
 #   scripts/setup.sh VENV [PYTHON_TORCH]
 #   scripts/setup.sh --tests                # only the packages of the tests
+#   scripts/setup.sh --packages LIST [ID]   # prints the packages of a list for this system, or for debian or ubuntu
 #
 # VENV is the environment's folder. With PYTHON_TORCH, a Python that has torch 2.13, VENV is made by that Python, uses its torch, and
 # gets the other packages of requirements.txt. Otherwise it is made by python3 and gets torch's CPU build. Running it again changes nothing.
@@ -11,10 +12,18 @@ cd "$(dirname "$0")/.."
 
 say() { echo "[setup] $*" >&2; }
 
+# debian or ubuntu, whatever is made of them.
+system_id() { (. /etc/os-release && [[ " $ID ${ID_LIKE:-} " == *" ubuntu "* ]] && echo ubuntu || echo debian); }
+
+# The packages of a list that are for a system: "NAME" is for all, "NAME [ID]" for one.
+packages_of() { # LIST ID
+  sed -e 's/#.*//' "$1" | awk -v id="[$2]" 'NF == 1 || $2 == id { print $1 }'
+}
+
 install_system_packages() { # LIST
   command -v dpkg-query >/dev/null || { say "not Debian: see $1 for what is needed"; return 0; }
   local wanted missing=() package
-  wanted=$(sed -e 's/#.*//' "$1")
+  wanted=$(packages_of "$1" "$(system_id)")
   for package in $wanted; do
     [[ $(dpkg-query -W -f='${Status}' "$package" 2>/dev/null) == *" installed" ]] || missing+=("$package")
   done
@@ -93,6 +102,10 @@ make_environment() {
   fingerprint >"$venv/cortado.stamp"
 }
 
+if [[ $1 == --packages ]]; then
+  packages_of "$2" "${3:-$(system_id)}"
+  exit 0
+fi
 if [[ $1 == --tests ]]; then
   install_system_packages system-packages-test.txt
   exit 0
