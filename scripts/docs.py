@@ -1,10 +1,10 @@
-"""Gathers the pages of the documentation's site, and builds it (mkdocs.yml) with every warning an error.
+"""Builds the documentation's site with mkdocs (mkdocs.yml), treating warnings as errors.
 
-    docs.py [--out DIR]       build/docs
+    docs.py [--out DIR]       default: build/docs
 
-The pages are all of the repository's Markdown files, in the folders that they lie in, so that links between them are as they
-are, and a page of the Python API for each module, made of its docstrings. A link to something that is not there is an error,
-and so is a docstring that does not fit its function."""
+The pages are all Markdown files of the repository, in their folders, so that links between them work unchanged, and one page per
+module of the Python API, generated from its docstrings. A broken link is an error, and so is a docstring that does not match its
+function."""
 
 import argparse
 import pathlib
@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "build/docs-source"
 PARTS = ("bench/peers/",)  # parts of other pages
 LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
-# Pages of the Python API: the module, and the members that a page shows, all unless said.
+# Pages of the Python API: the module and the members to show; None: all.
 API = {
     "cortado": ("cortado", ["program", "load", "parameter_groups"]),
     "ops": ("cortado.ops", None),
@@ -25,7 +25,8 @@ API = {
     "models": ("cortado.models", ["LanguageModel", "Block", "Tokenizer"]),
     "transformers": ("cortado.transformers", ["CortadoForCausalLM", "CortadoConfig", "CortadoCache", "CortadoBackbone", "CortadoTokenizer"]),
 }
-MORE = {"nn": ["cortado._mixers.Mixer", "cortado._mixers.mixer", "cortado._mixers.mechanisms"]}  # what a module has of others
+# Members that a module imports from others.
+MORE = {"nn": ["cortado._mixers.Mixer", "cortado._mixers.mixer", "cortado._mixers.mechanisms"]}
 
 
 def pages():
@@ -34,7 +35,7 @@ def pages():
 
 
 def gather():
-    """Pages, and the other files that they link to."""
+    """Copies the pages, and the other files that they link to, into SOURCE."""
     shutil.rmtree(SOURCE, ignore_errors=True)
     wanted = pages()
     for path in pages():
@@ -48,7 +49,7 @@ def gather():
 
 
 def reference():
-    """A page for each module of the API."""
+    """Writes one page per module of the API."""
     (SOURCE / "api").mkdir()
     for page, (module, members) in API.items():
         lines = [f"# {module}", "", f"::: {module}", "    options:", "      show_root_heading: false", "      show_root_toc_entry: false"]
