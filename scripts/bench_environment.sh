@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes the environment of bench/peers.
+# Creates the Python environment of bench/peers.
 #
 #   scripts/bench_environment.sh PYTHON FOLDER
 #
-# PYTHON is the environment that has torch: its packages come after the new one's own in the search order. llama-cpp-python is built from
-# source with ggml's own threads instead of OpenMP's, five to ten minutes on two cores; BENCH_JOBS=1 keeps that small. It is built without
-# AMX: that path of 0.3.36 ends in an illegal instruction (ldtilecfg in ggml_backend_amx_mul_mat) on a virtual machine that has AMX.
+# PYTHON is the environment that has torch; its packages are found after the new environment's own. llama-cpp-python is built from source
+# with ggml's own threads instead of OpenMP's, which takes five to ten minutes on two cores; BENCH_JOBS=1 builds with a single job. It is built without
+# AMX, because version 0.3.36 crashes with an illegal instruction (ldtilecfg in ggml_backend_amx_mul_mat) on a virtual machine with AMX.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1 folder=$2
@@ -22,7 +22,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL=${BENCH_JOBS:-$(nproc)} CMAKE_ARGS="-DGGML_OPE
 if [ "$(uname -m)" = x86_64 ]; then
   CMAKE_ARGS+=" -DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8"
 fi
-# A wheel that was built with other flags must not do.
+# Prevents the use of a cached wheel that was built with other flags.
 "$folder/bin/pip" cache remove -q llama_cpp_python 2>/dev/null || true
 say "installing requirements-bench.txt (llama-cpp-python is compiled: minutes)"
 "$folder/bin/pip" install -qq -r requirements-bench.txt

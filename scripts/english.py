@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Real English from Debian packages, for converting pretrained models.
 
-Downloads the packages (`apt-get download`: nothing is installed, no root needed), takes the prose out of their manuals, and writes
-one text: documents in a fixed order with an empty line between them, about 7 MB. The same packages give the same text.
+Downloads the packages (`apt-get download`: installs nothing, needs no root), extracts the prose of their manuals, and writes it
+as one text of about 7 MB: documents in a fixed order, separated by empty lines. The same packages give the same text.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-# Package, and which of its files.
+# Package, and its files to use.
 SOURCES = [
     ("debian-handbook", "usr/share/doc/debian-handbook/html/en-US/*.html"),
     ("developers-reference", "usr/share/developers-reference/developers-reference.html"),
@@ -33,7 +33,7 @@ SILENT = {"script", "style", "head", "nav", "pre"}
 
 
 class Prose(html.parser.HTMLParser):
-    """The text of a page's blocks, one paragraph a line; without menus and listings."""
+    """Extracts the text of a page, one paragraph per line, without menus and listings."""
 
     def __init__(self):
         super().__init__()
@@ -74,9 +74,9 @@ def document(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT.txt")
-    parser.add_argument("--held-out", action="store_true", help="other manuals, about 0.4 MB, to measure on")
-    parser.add_argument("--essays", action="store_true", help="essays on history and politics, about 0.6 MB, no manual")
-    parser.add_argument("--all-essays", action="store_true", help="those and all others of their book, about 7 MB")
+    parser.add_argument("--held-out", action="store_true", help="other manuals, about 0.4 MB, for evaluation")
+    parser.add_argument("--essays", action="store_true", help="instead essays on history and politics, about 0.6 MB")
+    parser.add_argument("--all-essays", action="store_true", help="these and all others of their book, about 7 MB")
     arguments = parser.parse_args()
     wanted = [(arguments.held_out, HELD_OUT), (arguments.all_essays, ALL_ESSAYS), (arguments.essays, ESSAYS), (True, SOURCES)]
     sources = next(sources for said, sources in wanted if said)

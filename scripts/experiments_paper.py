@@ -1,9 +1,9 @@
-"""Ten steps of every model of the experiments at the paper's size: that they can be trained, not what they learn.
+"""Trains every model of the experiments at the paper's size for ten steps, to check that it can be trained.
 
     experiments_paper.py CORTADO [--list] [FILE ...]
 
-Batches of one example and few of them, and for texts a byte vocabulary, so that two cores and 24 GB are enough; in place
-of data sets a few examples in their format. Files of commands are no models; what they are asked is only read.
+Batches have one example, texts a byte vocabulary, and data sets are replaced by a few examples in their format, so that two
+cores and 24 GB are enough. Files of commands have no models; they are only parsed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ OF_TASKS = {"mqar": FEW, "pathfinder": {**FEW, "task.validation_examples": 4}}
 
 
 def write_reviews(folder):
-    """A film review of each kind: the bytes of one are as long as the task reads."""
+    """Writes one film review per class, as long as the task reads."""
     for part in ("train/pos", "train/neg", "test/pos", "test/neg"):
         (folder / part).mkdir(parents=True)
         (folder / part / f"0_{9 if part.endswith('pos') else 1}.txt").write_text("A film of films. " * 250)
@@ -49,7 +49,7 @@ DATA = {"image": write_pictures, "text": write_reviews, "retrieval": write_pairs
 
 
 def words_for(config, data):
-    """How the run differs from the paper's; `data`: an empty folder."""
+    """Returns the options by which the run differs from the paper's. `data`: an empty folder."""
     settings = dict(SETTINGS)
     task = config.get("task")
     if task:
@@ -63,7 +63,7 @@ def words_for(config, data):
 
 
 def different(runs):
-    """The first run of every mixer and size."""
+    """Returns the first run of every mixer and size."""
     seen = {}
     for run in runs:
         config = run["config"]
@@ -72,7 +72,7 @@ def different(runs):
 
 
 def kind_of(path):
-    """Why nothing of the file is trained; "": its runs are."""
+    """Returns why the file's runs are not trained; "": they are."""
     experiment = json.loads(path.read_text())
     if "paper" not in experiment["scales"]:
         return "of no paper"
@@ -80,7 +80,7 @@ def kind_of(path):
 
 
 def ten_steps(cortado, path, run):
-    """What went wrong; "": nothing."""
+    """Trains a run for ten steps. Returns the error, or ""."""
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder, "data")
         data.mkdir()

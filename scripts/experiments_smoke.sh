@@ -1,5 +1,5 @@
 #!/bin/bash
-# Every experiment at its smallest scale: that it runs, not what it finds.   experiments_smoke.sh CORTADO [FOLDER]
+# Runs every experiment at its smallest scale, to check that it works.   experiments_smoke.sh CORTADO [FOLDER]
 set -eu
 cortado=$1
 out=${2:-$(mktemp -d)}

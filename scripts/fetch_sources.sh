@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fetches the sources of requirements-sources.txt into build/sources/NAME-VERSION, by pip, which checks them.
+# Fetches the sources of requirements-sources.txt into build/sources/NAME-VERSION with pip, which verifies their hashes.
 #
 #   scripts/fetch_sources.sh PYTHON
 #
-# Doing it again does nothing. Where a download fails it says so and the build goes on: what needs the library is then not there.
+# Existing sources are not fetched again. If a download fails, prints a message; the build continues without the library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1
@@ -13,8 +13,8 @@ trap 'rm -rf "$unfinished"' EXIT
 
 say() { echo "[setup] $*" >&2; }
 
-# Without --no-binary pip would take a wheel, which has no sources; of this package alone, for pip makes an environment to read the
-# package's name and version in, and what is in that would otherwise be compiled, too. Nothing is compiled now.
+# --no-binary keeps pip from taking a wheel, which has no sources. It is limited to this package because pip makes an environment to
+# read the package's name and version, whose packages would otherwise be compiled, too. Nothing is compiled here.
 fetch() {
   local name=$1 version=$2 hash=$3
   [[ -d $sources/$name-$version ]] && return 0
@@ -24,7 +24,7 @@ fetch() {
   "$python" -m pip download -qq --disable-pip-version-check --no-deps --no-binary "$name" --require-hashes --retries 1 -d "$unfinished" \
     -r <(echo "$name==$version --hash=$hash") >"$unfinished/log" 2>&1 || return 1
   tar -xzf "$unfinished/$name-$version.tar.gz" -C "$unfinished" "$name-$version"/{LICENSE,NOTICE,cpp,include,3rdparty/dlpack/{LICENSE,include},3rdparty/picojson/picojson.h}
-  mv -T "$unfinished/$name-$version" "$sources/$name-$version" # at once: a folder that is there is whole
+  mv -T "$unfinished/$name-$version" "$sources/$name-$version" # atomic: an existing folder is complete
   rm -rf "$unfinished"
 }
 

@@ -1,9 +1,9 @@
-"""Does memory stay flat while a model writes without end? Runs `cortado generate` and watches the process's resident set.
+"""Checks that memory stays constant while a model generates: runs `cortado generate` and watches the resident set size.
 
     python scripts/flat_memory.py RUN [--tokens 200000] [--cortado build/release/bin/cortado] [--slack-kib 2048]
 
-The process's memory when a tenth of the tokens is written is compared with its memory near the end. Ends with 1 when it grew by more
-than the slack (allocators and the C library's buffers move by some kilobytes; one float per token and layer would be far more)."""
+Compares the memory after a tenth of the tokens with the memory near the end. Exits with 1 if it grew by more than the slack:
+allocators and the C library's buffers vary by some kilobytes, but one float per token and layer would be far more."""
 
 import argparse
 import pathlib
@@ -36,8 +36,8 @@ def main():
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     written, samples, start = 0, [], time.monotonic()
     while piece := process.stdout.read1(1 << 16):
-        written += len(piece)  # bytes, which for the demo's characters are tokens
-        if written >= len(samples) * args.tokens / 100:  # not by the clock: a fast machine shall have as many samples
+        written += len(piece)  # bytes, which equal tokens for the demo's characters
+        if written >= len(samples) * args.tokens / 100:  # not by time, so that a fast machine has as many samples
             samples.append((written, resident_kib(process.pid)))
             print(f"\r{written:9,d} bytes  {time.monotonic() - start:6.0f} s  {samples[-1][1]:9,d} KiB", end="", flush=True)
     errors = process.stderr.read().decode()

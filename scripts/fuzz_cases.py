@@ -1,4 +1,4 @@
-"""Malformed requests for scripts/fuzz_serve.py: each made from a seed and its number alone, so that it can be again."""
+"""Malformed requests for scripts/fuzz_serve.py. Each is a function of a seed and its number, so it can be repeated."""
 
 import copy
 import dataclasses
@@ -10,7 +10,7 @@ import zlib
 from serve_lab import KEY
 
 BODY_LIMIT = 1 << 16  # --max-body
-HOST = "Host: 127.0.0.1\r\n"  # another is refused by a server at home
+HOST = "Host: 127.0.0.1\r\n"  # a server on localhost refuses other hosts
 TEXT = {"prompt": "ROMEO:", "max_tokens": 4, "seed": 7}
 BODIES = {
     "/v1/completions": [
@@ -97,10 +97,10 @@ UNKNOWN = (
 class Case:
     number: int
     family: str
-    parts: list  # bytes; between two of them the server has time to answer the first
-    half_close: bool = True  # once nothing comes any more, the connection is half closed
-    refused: bool = False  # a 2xx is wrong
-    answers: int = 1 << 30  # at most; more: bytes of one request were taken for another
+    parts: list  # bytes, sent with pauses in which the server can answer
+    half_close: bool = True  # half-close the connection when no more bytes come back
+    refused: bool = False  # a 2xx status would be wrong
+    answers: int = 1 << 30  # largest number of answers; more would mean that one request was read as two
 
 
 def request(path, body, head="", method="POST", length=None):
@@ -113,7 +113,7 @@ def request(path, body, head="", method="POST", length=None):
 
 
 def places(node):
-    """Every (container, key) in a body."""
+    """Yields every (container, key) in a body."""
     keys = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else []
     for key, child in list(keys):
         yield node, key
@@ -121,7 +121,7 @@ def places(node):
 
 
 def bent(chance):
-    """A path and a valid body in which something has another type, range, name or number of members."""
+    """Returns a path and a valid body with some values, names or members changed."""
     path = chance.choice(list(BODIES))
     body = copy.deepcopy(chance.choice(BODIES[path]))
     numbers = {}
@@ -132,7 +132,7 @@ def bent(chance):
         how = chance.randrange(6)
         if how == 0:
             node[key] = copy.deepcopy(chance.choice(VALUES))
-        elif how == 1:  # what json cannot write is put in afterwards
+        elif how == 1:  # numbers that the json module cannot write are inserted afterwards
             mark = f"number{len(numbers)}"
             node[key], numbers[mark] = mark, chance.choice(NUMBERS)
         elif how == 2:
@@ -170,7 +170,7 @@ def duplicate_keys(chance):
 
 
 def broken_text(chance):
-    """Bytes of a valid body that were lost, moved, doubled, added or changed."""
+    """Returns a valid body with bytes removed, moved, doubled, added or changed."""
     path, text = chance.choice(list(BODIES)), b""
     text = bytearray(json.dumps(chance.choice(BODIES[path])).encode())
     for _ in range(chance.choice([1, 1, 2, 8])):
@@ -207,7 +207,7 @@ def request_line(chance):
         target += chance.choice(
             ["%ff", "%00", "%", "%zz", "%u0041", "?a=%ff&", "#", "/..", "a" * 9000, "\x7f", "&a" * 800, "%2e%2e/", " "]
         )
-    if chance.random() < 0.4:  # a line that is in order but for its target
+    if chance.random() < 0.4:  # a valid request line with an odd target
         place = chance.choice(["/", "/v1/models/", "/v1/models/%ff", "/%ff", "/v1/responses/", "/health?a="])
         return [
             f"{chance.choice(['GET', 'DELETE', 'HEAD'])} {place}{target[1:9]}".encode("latin-1").split(b" HTTP")[0]
@@ -281,7 +281,7 @@ def headers(chance):
 
 
 def chunks(chance):
-    """Chunked bodies whose sizes, ends or trailers are wrong."""
+    """Returns a chunked body whose sizes, ends or trailers are wrong."""
     body = json.dumps(BODIES["/tokenize"][0]).encode()
     sizes = [
         f"{len(body):x}",
@@ -353,7 +353,7 @@ def binary(chance):
 
 
 def codings(chance):
-    """Bodies that say they are compressed."""
+    """Returns a body that claims to be compressed."""
     body = json.dumps(BODIES["/tokenize"][0]).encode()
     name = chance.choice(["gzip", "deflate", "br", "zstd", "identity", "gzip, gzip", "x"])
     packed = chance.choice([gzip.compress(body, mtime=0), zlib.compress(body), body])
@@ -368,7 +368,7 @@ def codings(chance):
 
 
 def oversized(chance):
-    """A valid request with more bytes than --max-body has: in one length, in chunks, or packed."""
+    """Returns a valid request of more than --max-body bytes: with a length, in chunks, or compressed."""
     body = json.dumps(BODIES["/tokenize"][0]).encode() + b" " * (BODY_LIMIT * chance.choice([1, 2, 5]))
     how = chance.randrange(3)
     if how == 0:
@@ -381,7 +381,7 @@ def oversized(chance):
 
 
 def second_request(chance):
-    """A body that looks like a request, behind a head that is refused, or that needs none."""
+    """Returns a body that looks like a request, after a head that is refused or that has no body."""
     hidden = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     refused = ["", "Authorization: Bearer wrong\r\n", f"Authorization: Bearer {KEY}\r\nOrigin: http://evil\r\n"]
     method = chance.choice(["POST", "POST", "POST", "GET", "OPTIONS", "DELETE"])
@@ -392,7 +392,7 @@ def second_request(chance):
     return [head.encode(), hidden]
 
 
-FAMILIES = {  # how often, and what else is known of them
+FAMILIES = {  # relative frequency, and properties of the cases
     bent_json: (30, {"half_close": False}),
     broken_text: (16, {"half_close": False}),
     duplicate_keys: (4, {"half_close": False}),
@@ -406,7 +406,7 @@ FAMILIES = {  # how often, and what else is known of them
     oversized: (1, {"refused": True}),
     second_request: (1, {"answers": 1}),
 }
-PATIENT = 500  # of so many, one leaves its connection open: the server has to end it
+PATIENT = 500  # one in this many leaves its connection open, so that the server must close it
 
 
 def make_case(seed, number):

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Sends malformed requests to `cortado serve`, which it starts itself with a tiny model and small limits.
 
-Bad request lines, headers, chunks and lengths, binary, and JSON that is bent in every way, each made from the seed
-and its number alone. Wrong are: a crash; a 5xx, or a stream that ends with the server's own error; a request that is
-neither answered nor closed in time; a body over --max-body that is taken; a body that is taken for a request of its own; another
-answer to a good request than at the beginning; a row that stays behind. Exit code 1 then.
+The requests have bad request lines, headers, chunks and lengths, binary data, and JSON that is changed in every way; each is a
+function of the seed and its number. The exit code is 1 after a crash; a 5xx status, or a stream that ends with an error of the
+server; a request that is neither answered nor closed in time; a body over --max-body that is accepted; a body that is read
+as a request; an answer to a good request that differs from the one at the beginning; or a row that is not freed.
 
 Examples:
     scripts/fuzz_serve.py                                     # 100,000 requests: some minutes
     scripts/fuzz_serve.py --count 5000 --seed 2 --json
-    scripts/fuzz_serve.py --only 1234                         # this one again: what is sent, what comes
+    scripts/fuzz_serve.py --only 1234                         # repeats this one and shows what is sent and received
     scripts/fuzz_serve.py --server="--log json"               # options for the server
 """
 
@@ -30,26 +30,26 @@ from serve_lab import PROGRAM, Server, fail, show, train
 
 LIMITS = f"--max-rows 8 --max-waiting 64 --max-body {BODY_LIMIT} --max-answer 16 --max-prompt 512 --max-seconds 20"
 LIMITS += " --cache-bytes 4000000 --max-connections 96 --prefill-tokens 512"
-SILENCE = 0.2  # seconds without an answer after which a request is said to be all that comes
-BLOCK = 500  # requests between two looks at the server
+SILENCE = 0.2  # seconds without an answer after which the connection is half-closed
+BLOCK = 500  # requests between two checks of the server
 GOOD = {"prompt": "ROMEO:", "max_tokens": 16, "seed": 11, "temperature": 0.8}
-MOST_CRASHES = 20  # then it is not worth going on
+MOST_CRASHES = 20  # after this many, stop
 
 
 def exchange(port, case, seconds):
-    """What came back, and whether the connection ended in time."""
+    """Returns the received bytes, and whether the connection ended in time."""
     end, received = time.monotonic() + seconds, b""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as client:
         try:
             for number, part in enumerate(case.parts):
-                if number:  # the first is to be read alone
+                if number:  # lets the server read the first part alone
                     time.sleep(0.05)
                 client.sendall(part)
         except TimeoutError:
             return received, False
-        except OSError:  # closed before it had read all: its right
+        except OSError:  # the server may close before it has read everything
             pass
-        waiting = case.half_close  # a connection that is half closed is not answered: only once nothing comes any more
+        waiting = case.half_close  # only when no more bytes come: the server does not answer half-closed connections
         while True:
             client.settimeout((0.03 if received else SILENCE) if waiting else max(0.01, end - time.monotonic()))
             try:
@@ -68,7 +68,7 @@ def exchange(port, case, seconds):
 
 
 def verdict(case, received, ended):
-    """(status or how else it ended, what is wrong with it or None)."""
+    """Returns the status (or how else the request ended), and the error or None."""
     statuses = re.findall(rb"HTTP/1\.[01] (\d{3}) [A-Z][\w' -]*\r\n", received)
     statuses = [each.decode() for each in statuses if each != b"100"]
     status = statuses[0] if statuses else "closed"
@@ -120,7 +120,7 @@ class Fuzz:
             self.find_crash(numbers)
 
     def find_crash(self, numbers):
-        """The server died of one of these: each again, alone."""
+        """Repeats these requests one by one to find the one that crashed the server."""
         found = False
         self.server.start()
         for number in numbers:
@@ -134,7 +134,7 @@ class Fuzz:
             self.crashed(numbers[0], f"one of {len(numbers)} requests from this on, not again when each was sent alone")
 
     def answers(self):
-        """A process that is dying still takes connections for a moment."""
+        """Whether the server answers. A dying process still accepts connections for a moment."""
         try:
             return self.server.call("/health", timeout=10)[0] == 200
         except OSError:
@@ -149,7 +149,7 @@ class Fuzz:
             self.server.start()
 
     def look(self):
-        """Does it still say what it said at the beginning?"""
+        """Checks that the answer to a good request has not changed."""
         try:
             now = self.good_answer()
         except OSError as error:
@@ -219,14 +219,14 @@ def arguments():
     parser.add_argument("--cortado", type=pathlib.Path, default=PROGRAM, help="the program")
     parser.add_argument("--count", type=int, default=100_000, help="requests (default 100,000)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--clients", type=int, default=16, help="at once (default 16)")
+    parser.add_argument("--clients", type=int, default=16, help="clients at a time (default 16)")
     parser.add_argument(
         "--seconds",
         type=float,
         default=30,
-        help="until a request is said to hang (default 30; the server reads for 10)",
+        help="seconds until a request counts as hanging (default 30; the server reads for 10)",
     )
-    parser.add_argument("--only", type=int, metavar="NUMBER", help="this request alone, shown")
+    parser.add_argument("--only", type=int, metavar="NUMBER", help="send only this request, and show it")
     parser.add_argument("--server", default="", metavar="OPTIONS", help="more options for the server")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Puts damaged stored conversations before `cortado serve --store FOLDER`, which it starts itself with a tiny model.
+"""Gives damaged stored conversations to `cortado serve --store FOLDER`, which it starts itself with a tiny model.
 
-Each is a good one with bits flipped, cut, grown, filled with zeros, another header, other shapes and counts, or another
-record, the last ones with a checksum that is right, as made by somebody who knows the format. For each the server is
-asked to go on from it and to show it. Wrong are: a crash; no answer in time; an answer that goes on from damage that the
-checksum tells; another answer to a good request than at the beginning. Exit code 1 then.
+Each is a good one with flipped bits, cut, extended, filled with zeros, or with another header, other shapes, counts or another
+record; the latter have a correct checksum, as made by somebody who knows the format. The server is asked to continue each
+and to show it. The exit code is 1 after a crash; no answer in time; an answer that continues from damage that the checksum
+detects; or an answer to a good request that differs from the one at the beginning.
 
 Examples:
     scripts/fuzz_states.py                        # 10,000 states: some minutes
     scripts/fuzz_states.py --count 500 --seed 2
-    scripts/fuzz_states.py --only 123             # this one again
+    scripts/fuzz_states.py --only 123             # repeats this one
 """
 
 import argparse
@@ -28,7 +28,7 @@ ASKED = {"input": "And then?", "max_output_tokens": 4, "seed": 5, "temperature":
 
 
 class Checksum:
-    """src/cortado/formats/checksum.cpp"""
+    """The checksum of src/cortado/formats/checksum.cpp."""
 
     def __init__(self):
         self.state = 0x9E3779B97F4A7C15
@@ -52,7 +52,7 @@ class Checksum:
 
 
 class State:
-    """A safetensors file, taken apart."""
+    """A parsed safetensors file."""
 
     def __init__(self, data):
         length = int.from_bytes(data[:8], "little")
@@ -72,7 +72,7 @@ class State:
         return len(text).to_bytes(8, "little") + text + body
 
     def sign(self):
-        """The checksum that is right, as src/cortado/formats/safetensors.cpp makes it."""
+        """Returns the correct checksum, as src/cortado/formats/safetensors.cpp computes it."""
         checksum = Checksum()
         for key, value in sorted(self.metadata.items()):
             if key != "checksum":
@@ -86,7 +86,7 @@ class State:
 
 
 def raw(draw, good):
-    """Damage of the file's bytes: the checksum tells."""
+    """Damages the file's bytes; the checksum detects this."""
     data = bytearray(good)
     kind = draw.choice(["flip", "flip", "cut", "grow", "zero", "header", "length", "noise"])
     at = draw.randrange(len(data))
@@ -113,7 +113,7 @@ VALUES = [None, -1, 0, 1e300, 1 << 63, "", "x" * 1000, [], {}, [[]], True, {"rol
 
 
 def scribble(draw, value):
-    """One place of a JSON value is another value."""
+    """Replaces one value in a JSON value."""
     if isinstance(value, dict) and value and draw.random() < 0.9:
         key = draw.choice(sorted(value))
         if draw.random() < 0.1:
@@ -126,7 +126,7 @@ def scribble(draw, value):
 
 
 def signed(draw, good):
-    """Another content with a checksum that is right."""
+    """Changes the content and updates the checksum."""
     state = State(good)
     kind = draw.choice(["record", "record", "record", "tokens", "numbers", "counter", "shape", "drop", "metadata", "unsigned"])
     names = sorted(state.tensors)
@@ -219,8 +219,8 @@ def main():
     parser.add_argument("--cortado", type=pathlib.Path, default=PROGRAM, help="the program")
     parser.add_argument("--count", type=int, default=10_000, help="states (default 10,000)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=30, help="until an answer is said not to come")
-    parser.add_argument("--only", type=int, metavar="NUMBER", help="this state alone, and what is said of it")
+    parser.add_argument("--seconds", type=float, default=30, help="seconds until an answer counts as missing")
+    parser.add_argument("--only", type=int, metavar="NUMBER", help="only this state, and show the answers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What a machine with a GPU and a torch, but neither compiler nor registry, needs to test and measure what is here: one folder.
+# Makes a folder with everything for tests and measurements on a machine that has a GPU and torch, but no compiler and no registry.
 #
-#   scripts/gpu_bundle.sh FOLDER PYTHON     PYTHON has the torch of that machine, of the same version
-#   FOLDER/run.sh OUT [STEP ...]            there: all steps, or some of those below; what they find is left in OUT
+#   scripts/gpu_bundle.sh FOLDER PYTHON     PYTHON has the same version of torch as that machine
+#   FOLDER/run.sh OUT [STEP ...]            there: runs all steps, or some of those below; results are in OUT
 #
-#   doctor    what the program says of the GPU, every operator and mixer tried
+#   doctor    `cortado doctor`: the GPU, with checks of every operator and mixer
 #   tests     tests/cuda                    python    tests/python on the GPU     operators bench/cuda/operators.py
 #   steps     bench/cuda/steps.py           models    bench/cuda/models.py        decode    bench/cuda/decode.py
 #   train     300 steps, and with NCCL      cpu       the same 300 on the CPU     sanitize  compute-sanitizer on small shapes
@@ -30,18 +30,18 @@ mkdir -p "$folder"/{lib,bin,tests,bench,python,configs,data}
 for file in "$build"/lib/*.so "$build/bin/cortado"; do
   strip -o "$folder/$(basename "$(dirname "$file")")/$(basename "$file")" "$file"
 done
-# What the libraries need beside torch's, libc's and the compiler's.
+# Libraries that are needed besides those of torch, libc and the compiler.
 site=$("$python" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))')
 ldd "$build"/lib/*.so "$build/bin/cortado" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | sort -u |
   grep -v -e "^$site/" -e "/libcortado" -e '/lib\(c\|m\|dl\|rt\|util\|pthread\|stdc++\|gcc_s\)\.so' |
   while read -r library; do cp -L "$library" "$folder/lib/"; done
 cp -r tests/cuda tests/python tests/conftest.py tests/preloaded.py "$folder/tests/"
-cp --parents src/cortado/mechanisms/*/examples.json "$folder/" # which mechanisms there are
+cp --parents src/cortado/mechanisms/*/examples.json "$folder/" # lists the mechanisms
 cp -r bench/cuda "$folder/bench/"
 cp -r python/cortado "$folder/python/"
 cp configs/*.json "$folder/configs/"
 cp data/tinyshakespeare.txt "$folder/data/"
-cp CMakeLists.txt "$folder/" # has the version
+cp CMakeLists.txt "$folder/" # contains the version
 cp scripts/gpu_run.sh "$folder/run.sh"
 find "$folder" -name __pycache__ -prune -exec rm -rf {} +
 echo "[gpu-bundle] $folder: built against torch $version; there, run.sh" >&2

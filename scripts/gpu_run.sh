@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests and measures what is in this folder (scripts/gpu_bundle.sh has made it) on the GPU that is here.
+# Runs the tests and measurements of this folder, which scripts/gpu_bundle.sh has made, on this machine's GPU.
 #
-#   run.sh OUT [STEP ...]     doctor tests python operators steps decode models train cpu cores sanitize profile: all of them, or some
+#   run.sh OUT [STEP ...]     doctor tests python operators steps decode models train cpu cores sanitize profile: all steps, or some
 set -uo pipefail
 mkdir -p "${1:?a folder for what is found}"
 out=$(cd "$1" && pwd)
@@ -32,7 +32,7 @@ run_python() {
   tail -n 3 "$out/python.log"
 }
 run_operators() { timed 240 operators "$python" bench/cuda/operators.py --json "$out/operators.json" --seconds 0.1 --profile; }
-run_profile() { # the counters of each kernel of a call, as Nsight Compute reads them
+run_profile() { # Nsight Compute's counters for each kernel of a call
   local ncu
   ncu=$(command -v ncu || ls -d /opt/nvidia/nsight-compute/*/ncu | tail -n 1)
   timed 120 profile "$ncu" --clock-control none --set full -f -o "$out/profile" "$python" bench/cuda/operators.py --once \
@@ -57,7 +57,7 @@ run_cores() {
   cat "$out/cores.log"
 }
 
-# The demo's first 300 steps on the GPU, and there in a group of one, whose sums NCCL makes.
+# The demo's first 300 steps on the GPU: alone, and in a group of one process, whose sums NCCL computes.
 run_train() {
   timed 120 train-gpu bin/cortado "${demo[@]}" --out /tmp/gpu --device cuda
   timed 120 train-nccl "$python" -m torch.distributed.run --nproc-per-node 1 -m cortado "${demo[@]}" --out /tmp/nccl --device cuda

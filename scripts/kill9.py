@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Kills training with SIGKILL at random steps, and checks each time that the run can be read and goes on.
+"""Kills training with SIGKILL at random steps, and checks each time that the run can be read and resumed.
 
     scripts/kill9.py [--cortado build/release/bin/cortado] [--kills 20] [--seed 1]
 
-The first kill comes before there is a checkpoint; each other one some checkpoints after the one that it went on from, and a part
-of a checkpoint's time later. At the end the run, killed so often, must equal bit for bit one that never was."""
+The first kill comes before there is a checkpoint, and each other one some checkpoints after the last resumption plus a random
+part of the time between checkpoints. In the end the run must equal, bit for bit, one that was never killed."""
 
 import argparse
 import hashlib
@@ -25,15 +25,15 @@ CONFIG = {
     "mixer": {"mixer": "macchiato", "latents": 32, "window": 17},
     "feed_forward": {"type": "swiglu", "dim": 128},
     "dropout": 0.1,
-    # A checkpoint every other step: most kills then hit one being written.
+    # With a checkpoint every other step, most kills hit one that is being written.
     "training": {"batch": 2, "context": 32, "steps": 0, "evaluate_every": 2, "evaluate_batches": 2, "log_every": 1},
 }
-# Between two kills there are at most half as many; the others are for a machine that lets who kills wait.
+# There are at most half as many steps between two kills; the rest is for machines on which the kill comes late.
 STEPS_A_KILL = 20
 
 
 def tensors_hash(path):
-    """Of the tensors alone: the metadata has the seconds that training took."""
+    """Returns a hash of the tensors only, because the metadata includes training times."""
     raw = path.read_bytes()
     size = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + size])
@@ -42,7 +42,7 @@ def tensors_hash(path):
 
 
 def step_of(run):
-    """Of the last checkpoint; -1 where there is none."""
+    """Returns the step of the last checkpoint; -1 if there is none."""
     try:
         with (run / "trainer.safetensors").open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -58,7 +58,7 @@ def check(command, what):
 
 
 def kill_when(process, arrived, later):
-    """Waits until `arrived()` holds, and `later` seconds more; then kills."""
+    """Waits until `arrived()` is true and `later` seconds more, then kills the process."""
     while not arrived():
         if process.poll() is not None:
             sys.exit(f"the program ended with {process.returncode} before it could be killed")
@@ -81,9 +81,9 @@ def parsed():
 
 
 def kill_often(options, begin, go_on, run, checkpoint):
-    """`checkpoint`: about the seconds from one checkpoint to the next."""
+    """`checkpoint`: approximate seconds between two checkpoints."""
     chance = random.Random(options.seed)
-    for _ in range(100):  # who kills may have come too late
+    for _ in range(100):  # the kill may come too late
         shutil.rmtree(run, ignore_errors=True)
         kill_when(subprocess.Popen(begin, stdout=subprocess.DEVNULL), (run / "config.json").exists, 0)
         if step_of(run) < 0:

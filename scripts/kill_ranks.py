@@ -1,9 +1,9 @@
-"""Kills processes of a training at random steps, and shows that it ends as if nothing had happened.
+"""Kills processes of a training at random steps, and checks that the result is the same as without kills.
 
     python scripts/kill_ranks.py CONFIG --out FOLDER [--kills 10] [--apart 10] [--processes 2] [--seed 1] [-- more words for train]
 
-torchrun starts all of them anew after each kill -9 of one, and they go on from the last checkpoint. FOLDER/undisturbed is
-the same training without kills; every loss of both must be equal to the last bit. Ends with 1 if one is not."""
+After each kill -9 of one process, torchrun restarts all of them, and they resume from the last checkpoint. FOLDER/undisturbed
+has the same training without kills. Exits with 1 unless every loss of both is equal to the last bit."""
 
 import argparse
 import json
@@ -27,7 +27,7 @@ def start(options, out, restarts):
 
 
 def workers(launcher):
-    """The launcher's processes that train."""
+    """Returns the launcher's training processes."""
     path = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children")
     return [int(child) for child in path.read_text().split()] if path.exists() else []
 
@@ -45,7 +45,7 @@ def lines_written(run):
 
 
 def wait_for_lines(launcher, run, count):
-    """Until so many are written; False when it has ended."""
+    """Waits until `count` lines are written. Returns False if the training has ended."""
     while launcher.poll() is None:
         if lines_written(run) >= count:
             return True
@@ -54,7 +54,7 @@ def wait_for_lines(launcher, run, count):
 
 
 def disturb(options, out):
-    """Trains with kills; returns how many there were."""
+    """Trains with kills. Returns their number."""
     chance = random.Random(options.seed)
     launcher = start(options, out, options.kills)
     killed = 0
@@ -84,7 +84,7 @@ def main():
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--apart", type=int, default=10, help="lines of metrics.jsonl from one kill to the next, at most")
+    parser.add_argument("--apart", type=int, default=10, help="largest number of lines of metrics.jsonl between two kills")
     parser.add_argument("more", nargs="*", help="words for cortado train")
     options = parser.parse_args()
     undisturbed, disturbed = options.out / "undisturbed", options.out / "disturbed"

@@ -1,9 +1,9 @@
-"""Checks the form of the sources: clang-format, functions of at most 60 lines, files of at most 500, layers, mechanisms
-named outside of their folders; documents' lines of at most 120 columns; whether generated files are stale.
+"""Checks the sources: clang-format, functions of at most 60 lines, files of at most 500 lines, layers, mechanisms that are
+named outside of their folders, documents' lines of at most 120 columns, and whether generated files are stale.
 
     python scripts/lint.py [--fix]
 
-Exceptions are in lint-exceptions.txt. Ends with 1 and one line for each finding."""
+Exceptions are in lint-exceptions.txt. Prints one line per finding, and exits with 1 if there is one."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ SKIP = {"build", ".venv", ".git", "out", "runs"}
 
 
 def source_files(kinds=frozenset(CODE)):
-    """Every file of these kinds in the repository, by its path from the root: tracked, or new and not ignored."""
+    """Returns the paths of all files of these kinds that are tracked, or new and not ignored."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode == 0:
         paths = listed.stdout.splitlines()
@@ -42,7 +42,7 @@ def run(command, **options):
 
 
 def format_findings(files, fix):
-    """clang-format's findings: one line a file."""
+    """Returns clang-format's findings, one line per file."""
     tool = pathlib.Path(sys.executable).with_name("clang-format")
     cpp = [f for f in files if pathlib.Path(f).suffix in CPP]
     if not cpp:
@@ -60,13 +60,13 @@ def format_findings(files, fix):
 
 
 def long_files(files):
-    """(path, lines) of the files over the limit."""
+    """Returns (path, lines) of files over the limit."""
     counted = ((f, len((ROOT / f).read_text(encoding="utf-8").splitlines())) for f in files)
     return [(f, lines) for f, lines in counted if lines > FILE_LINES]
 
 
 def long_functions(files):
-    """(path, name, first line, lines) of the functions over the limit, by universal-ctags."""
+    """Returns (path, name, first line, lines) of functions over the limit, according to universal-ctags."""
     command = ["ctags", "--options=NONE", "--output-format=json", "--fields=+neS", "-o", "-", "-L", "-"]
     command += ["--languages=C++,Python", "--kinds-C++=f", "--kinds-Python=fm", "--langmap=C++:+.cu"]
     wanted = [f for f in files if pathlib.Path(f).suffix in CPP | {".py"}]
@@ -75,7 +75,7 @@ def long_functions(files):
         sys.exit(f"[lint] universal-ctags with JSON output is needed: {done.stderr.strip()}")
     found = []
     for tag in map(json.loads, done.stdout.splitlines()):
-        if tag["name"].startswith("__anon"):  # a lambda: counted as part of the function around it
+        if tag["name"].startswith("__anon"):  # a lambda counts as part of the function around it
             continue
         name = tag["name"]
         if name.startswith("TEST"):  # TEST(Suite, Case): the macro's arguments are the name
@@ -89,7 +89,7 @@ def long_functions(files):
 
 
 def read_exceptions():
-    """{key: line number} of lint-exceptions.txt, where key is ("file", path) or ("function", path, name)."""
+    """Returns {key: line number} of lint-exceptions.txt; a key is ("file", path), ("function", path, name) and the like."""
     exceptions, findings = {}, []
     path = ROOT / EXCEPTIONS
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], 1):
@@ -107,7 +107,7 @@ def read_exceptions():
 
 
 def mechanism_folders(files):
-    """{name of a mechanism: its folder}, as the folders' definitions say."""
+    """Returns {mechanism: folder} from the definitions in the folders."""
     found = {}
     for path in files:
         if re.fullmatch(r"src/cortado/mechanisms/\w+/\w+\.cpp", path):
@@ -118,8 +118,8 @@ def mechanism_folders(files):
 
 
 def mechanism_uses(files):
-    """(("name" or "include", path, what), line, text) where production code names a mechanism or includes its folder
-    from outside of it. The registry is the list of them."""
+    """Yields (("name" or "include", path, what), line, text) where production code names a mechanism, or includes its folder,
+    from outside of it. The registry may."""
     folders = mechanism_folders(files)
     mine = {folder.rpartition("/")[2] for folder in folders.values()}
     names = re.compile('"(' + "|".join(sorted(folders)) + ')"')
@@ -153,7 +153,7 @@ def dispatch_uses(files):
 
 
 def exceptional_findings(files):
-    """What has exceptions: functions and files over the limits, mechanisms named; less these, and those without a cause."""
+    """Returns the findings that may have exceptions (sizes, named mechanisms), and exceptions that are not needed."""
     exceptions, findings = read_exceptions()
     used = set()
     for key, number, what in [*mechanism_uses(files), *dispatch_uses(files)]:
@@ -175,14 +175,14 @@ def exceptional_findings(files):
 
 
 def layers():
-    """The folders of src/cortado/ in their order, as docs/architecture.md lists them."""
+    """Returns the folders of src/cortado/ in the order of docs/architecture.md."""
     text = (ROOT / ARCHITECTURE).read_text(encoding="utf-8")
     block = text.partition("```\nsrc/cortado/\n")[2].partition("```")[0]
     return re.findall(r"^  (\w+)/ ", block, re.MULTILINE)
 
 
 def layer_findings(files):
-    """Includes of a layer that stands further down in docs/architecture.md; tests may use `testing` too."""
+    """Returns includes of layers that come later in docs/architecture.md. Tests may also use `testing`."""
     inside = [f for f in files if re.fullmatch(r"src/cortado/\w+/.*\.(h|cpp|cu)", f)]
     if not inside:
         return []
@@ -202,7 +202,7 @@ def layer_findings(files):
 
 
 def wide_prose_findings(paths):
-    """Lines of documents over the limit; what cannot be folded apart: code, tables, pictures."""
+    """Returns lines of documents over the limit, except code, tables and pictures, which cannot be wrapped."""
     findings = []
     for path in paths:
         fenced = indented = False
@@ -221,8 +221,8 @@ READ = re.compile(r"""(?:getenv|environment|environ\.get|environ\.setdefault)\(\
 
 
 def environment_findings(files):
-    """Variables of the environment that the program, the package or a script reads and that no table of the page names; and rows
-    of variables that nothing reads."""
+    """Returns environment variables that are read somewhere but missing from the page's tables, and rows of variables that
+    nothing reads."""
     if not (ROOT / ENVIRONMENT).exists():
         return []
     rows = [line.split("|")[1] for line in (ROOT / ENVIRONMENT).read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
@@ -240,7 +240,7 @@ def environment_findings(files):
 
 
 def generated_findings():
-    """Types and documentation that scripts/settings.py would write otherwise. A build says more: --check there."""
+    """Returns generated files that scripts/settings.py would write differently. With a build, its --check finds more."""
     if not (ROOT / "python/cortado/settings.json").exists():
         return []
     import settings

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What memories of one model cost and give: perplexity of a text, and needles found in another, by bytes
+# Measures memories of one model: perplexity of a text, and needles found in another, by the memory's bytes
 # (docs/one-memory.md).
 #
 #   scripts/memory.sh CORTADO SOFTMAX MACCHIATO LOLCATS TEXT HAYSTACK RESULTS [LENGTH] [SAMPLES]
 #
-# CORTADO is the program; SOFTMAX, MACCHIATO and LOLCATS are runs: the imported model, and the two that data/smollm2 makes
-# of it. TEXT is predicted, needles are hidden in HAYSTACK, both at LENGTH tokens (4096), SAMPLES needles (30). RESULTS is
-# a folder for both commands' lines of JSON: what they hold is not asked again. scripts/memory_picture.py draws them.
+# CORTADO is the program. SOFTMAX, MACCHIATO and LOLCATS are runs: the imported model, and its two conversions of data/smollm2.
+# TEXT is predicted, and SAMPLES needles (30) are hidden in HAYSTACK, both at LENGTH tokens (4096). RESULTS is a folder for
+# the results of both commands, which are not measured again. scripts/memory_picture.py draws them.
 set -euo pipefail
 cortado=$1
 softmax=$2

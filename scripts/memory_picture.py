@@ -1,4 +1,4 @@
-"""Draws what scripts/memory.sh measured: perplexity, and needles found, by a memory's bytes.
+"""Draws the results of scripts/memory.sh: perplexity and found needles by the size of the memory in bytes.
 
     python scripts/memory_picture.py RESULTS --out docs/one-memory.svg   # needs matplotlib (requirements-bench.txt)
     python scripts/memory_picture.py RESULTS --table                     # the figures, as a table in Markdown
@@ -14,7 +14,7 @@ def lines_of(path):
 
 
 def measured(folder):
-    """Memory's label -> (bytes, perplexity, share of needles found), in the order they were asked."""
+    """Returns {label of a memory: (bytes, perplexity, share of needles found)}, in the order of measurement."""
     perplexity = {line["model"]: line["perplexity"] for line in lines_of(folder / "ppl.jsonl")}
     answers = {}
     for line in lines_of(folder / "niah.jsonl"):
@@ -38,7 +38,7 @@ def draw(found, path):
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "memory", "svg.fonttype": "none"})  # the same file each time, and a small one
+    matplotlib.rcParams.update({"svg.hashsalt": "memory", "svg.fonttype": "none"})  # reproducible and small files
     from matplotlib import pyplot, ticker
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")

@@ -1,11 +1,11 @@
-"""Places of C++ text where one small change makes other code: what scripts/mutate.py draws from.
+"""Finds places in C++ code that one small change turns into other code; scripts/mutate.py draws from them.
 
-A text reader, no compiler: it relies on clang-format's spacing (`a < b` compares, `f<b>` is a template). What it gets
-wrong does not compile, and is dropped before it counts. Every change is an expression of its own,
+It reads text without a compiler, relying on clang-format's spacing (`a < b` compares, `f<b>` is a template). Its mistakes do
+not compile, and are dropped before they count. Every change becomes an expression,
 
     (cortado_mutant(17) ? (a - b) : (a + b))
 
-so that one build holds all of them, and CORTADO_MUTANT=17 chooses one when the program runs."""
+so that one build contains all of them, and CORTADO_MUTANT=17 chooses one at run time."""
 
 import bisect
 import dataclasses
@@ -37,7 +37,7 @@ OTHER_OPERATORS = {
     "+": ["-"], "-": ["+"], "*": ["/"], "/": ["*"], "<": ["<="], "<=": ["<"], ">": [">="], ">=": [">"],
     "==": ["!="], "!=": ["=="], "&&": ["||"], "||": ["&&"],
 }  # fmt: skip
-DROPPED = {"+": "LR", "-": "L", "*": "LR", "/": "L", "&&": "LR", "||": "LR"}  # what may be left of L op R
+DROPPED = {"+": "LR", "-": "L", "*": "LR", "/": "L", "&&": "LR", "||": "LR"}  # which operand may remain of L op R
 ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
 OTHER_ASSIGNMENTS = {"+=": "-=", "-=": "+=", "*=": "/=", "/=": "*="}
 OTHER_NAMES = {"Add": "Sub", "Sub": "Add", "MulAdd": "NegMulAdd", "NegMulAdd": "MulAdd", "Max": "Min", "Min": "Max",
@@ -50,9 +50,9 @@ STOP_WORDS = {"return", "co_return", "throw", "case", "else", "do", "new", "dele
 STATEMENT_WORDS = STOP_WORDS | {"if", "for", "while", "switch", "break", "continue", "using", "template", "typename",
                                 "struct", "class", "default", "constexpr", "static_assert", "int", "float", "bool",
                                 "double", "void"}  # fmt: skip
-# Statements and calls whose text is a message, or is used when compiling.
+# Statements and calls that contain messages, or are evaluated at compile time.
 UNTOUCHED_STATEMENTS = {"constexpr", "static_assert", "using", "throw", "case", "namespace", "asm", "struct"}
-MESSAGES = {"fail_input_if", "fail_if"}  # all but their first argument
+MESSAGES = {"fail_input_if", "fail_if"}  # except their first argument
 UNTOUCHED_CALLS = {"concat", "TORCH_CHECK", "expect_shape", "sizeof", "alignof", "decltype", "HWY_DYNAMIC_DISPATCH"}
 COMMUTATIVE = {"max", "min", "maximum", "minimum", "Max", "Min", "Add", "Mul", "type_of", "accumulation_type"}
 CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -68,7 +68,7 @@ class Token:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """The text from start to end may become `after`; `kind` says how."""
+    """A replacement of the text from start to end by `after`. `kind` names the kind of change."""
 
     start: int
     end: int
@@ -77,32 +77,32 @@ class Change:
     kind: str
 
     def schema(self, number):
-        """What stands for both."""
+        """Returns code that contains both versions."""
         if self.kind == "dropped statement":
             return f"\nif (!cortado_mutant({number})) {self.before}\n"
         return f"\n(cortado_mutant({number}) ? ({self.after}) : ({self.before}))\n"
 
 
 class Source:
-    """A file's tokens, brackets, and which tokens are in bodies of functions."""
+    """A file's tokens, matching brackets, and the tokens in bodies of functions."""
 
     def __init__(self, text):
         self.text = text
         self.tokens = self._read()
         self.partner = self._match()
-        self.body = self._bodies()  # may be in a change
-        self.place = self._places()  # may be changed itself
+        self.body = self._bodies()  # [token]: may be part of a change
+        self.place = self._places()  # [token]: may be changed itself
 
     def _read(self):
         tokens, at = [], 0
-        # Preprocessor lines, with those they go on in, are left as they are.
+        # Preprocessor lines and their continuations stay unchanged.
         directives = [m.span() for m in re.finditer(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", self.text, re.M)]
         starts = [start for start, _ in directives]
         while at < len(self.text):
             nearest = bisect.bisect_right(starts, at) - 1
             if nearest >= 0 and at < directives[nearest][1]:
                 at = directives[nearest][1]
-                tokens.append(Token("sign", ";", at, at))  # nothing reaches over a directive
+                tokens.append(Token("sign", ";", at, at))  # no expression extends across a directive
                 continue
             match = TOKEN.match(self.text, at)
             if match.lastgroup != "skip" and not match.group("skip"):
@@ -123,11 +123,11 @@ class Source:
         return self.text[token.start - 1 : token.start].isspace() and self.text[token.end : token.end + 1].isspace()
 
     def cut(self, first, last):
-        """The text of the tokens first..last."""
+        """Returns the text of the tokens first..last."""
         return self.text[self.tokens[first].start : self.tokens[last].end]
 
     def _match(self):
-        """Bracket <-> bracket, templates' included."""
+        """Maps each bracket to its partner, including templates' angle brackets."""
         partner, stack = {}, []
         for i, token in enumerate(self.tokens):
             text = token.text
@@ -160,7 +160,7 @@ class Source:
         return not self.word(self.partner[at] - 1).startswith("TORCH_LIBRARY")
 
     def _bodies(self):
-        """Whether each token is in a function's body, in a statement that may be changed."""
+        """Returns for each token whether it is in a statement of a function's body that may be changed."""
         inside, at = [False] * len(self.tokens), 0
         while at < len(self.tokens):
             if self.word(at) == "{" and at in self.partner and self._opens_body(at):
@@ -174,7 +174,7 @@ class Source:
         return inside
 
     def _places(self):
-        """The same without what is a message or an argument of a template."""
+        """Returns _bodies() without messages and template arguments."""
         inside = list(self.body)
         for i, token in enumerate(self.tokens):
             if token.text == "<" and i in self.partner:
@@ -199,7 +199,7 @@ class Source:
         return i
 
     def commas(self, opening):
-        """The commas between a call's arguments."""
+        """Returns the commas between a call's arguments."""
         found, i = [], opening + 1
         while i < self.partner[opening]:
             if self.word(i) in ("(", "[", "{", "<") and self.partner.get(i, 0) > i:
@@ -227,7 +227,7 @@ class Source:
         return before in ("if", "for", "while", "switch", "constexpr")
 
     def left(self, i, precedence):
-        """The first token of the operand that ends before i."""
+        """Returns the first token of the operand that ends before i."""
         while True:
             before, word = i - 1, self.word(i - 1)
             if before < 0 or word in CLOSING or word in (",", ";", "?", ":") or word in ASSIGNMENTS:
@@ -245,7 +245,7 @@ class Source:
             i = before
 
     def right(self, i, precedence):
-        """The last token of the operand that begins after i."""
+        """Returns the last token of the operand that begins after i."""
         while True:
             after, word = i + 1, self.word(i + 1)
             if word in (")", "]", "}", ",", ";", "?", ":") or word in ASSIGNMENTS:
@@ -255,7 +255,7 @@ class Source:
             i = self.partner[after] if self.partner.get(after, 0) > after else after
 
     def chain_start(self, i):
-        """The first token of `a.b<c>(d)->e` that ends with the name at i."""
+        """Returns the first token of a chain such as `a.b<c>(d)->e` that ends with the name at i."""
         while True:
             word = self.word(i - 1)
             if word == "::":
@@ -270,7 +270,7 @@ class Source:
                     i -= 1
 
     def chain_end(self, i):
-        """The last token of the primary expression that begins at i."""
+        """Returns the last token of the primary expression that begins at i."""
         while True:
             i = self.partner[i] if self.partner.get(i, 0) > i else i
             word = self.word(i + 1)
@@ -283,7 +283,7 @@ class Source:
 
 
 def places(text):
-    """Token number -> the changes that may be made there, of every place in the text."""
+    """Returns {token number: possible changes there} for every place in the text."""
     source, found = Source(text), {}
     for i in range(len(source.tokens)):
         if not source.place[i]:
@@ -326,7 +326,7 @@ def _assignment(source, i):
         return
     first = source.left(i, 0)
     last = source.right(i, 0)
-    while source.word(last + 1) == "?":  # all of it is assigned
+    while source.word(last + 1) == "?":  # a conditional expression is assigned as a whole
         colon = source.right(last + 1, 0) + 1
         if source.word(colon) != ":":
             return
@@ -335,7 +335,7 @@ def _assignment(source, i):
         left, right = source.cut(first, i - 1), source.cut(i + 1, last)
         other = OTHER_ASSIGNMENTS[word]
         yield from _change(source, first, last, f"{left} {other} {right}", f"{word} -> {other}")
-    # A whole statement: no declaration, nothing that an `else` follows.
+    # Drops a whole statement, unless it is a declaration or is followed by `else`.
     if source.word(first - 1) in (";", "{", "}") and source.word(last + 1) == ";" and source.kind(first) == "name":
         if source.chain_end(first) == i - 1:
             yield from _change(source, first, last + 1, "", "dropped statement")
@@ -374,7 +374,7 @@ def _call(source, i):
 
 
 def with_mutants(text, mutants):
-    """The text with {number: change} in it, which must not overlap, and the lines (from 1) where each of them lies."""
+    """Returns the text with the changes {number: change}, which must not overlap, and the lines (from 1) of each change."""
     parts, lines, at, line = [INCLUDE], {}, 0, 2
     for number, change in sorted(mutants.items(), key=lambda item: item[1].start):
         parts += [text[at : change.start], change.schema(number)]

@@ -1,17 +1,17 @@
-"""Can the tests fail? Draws small changes of the mechanisms' and primitives' code, one a test run, and lists those that
-no test notices.
+"""Mutation testing: draws small changes of the mechanisms' and primitives' code, runs the tests with each, and lists the
+changes that no test notices.
 
-    python scripts/mutate.py --seed 1 --count 100           # draws, builds, runs; goes on where it was stopped
-    python scripts/mutate.py --seed 1 --count 100 --again   # after new tests: runs what survived once more
-    python scripts/mutate.py --seed 1 --count 100 --report  # what is known so far
-    python scripts/mutate.py --seed 1 2 --count 100         # one build for both; runs seed 2 once nothing of 1 survives
+    python scripts/mutate.py --seed 1 --count 100           # draws, builds, runs; continues where it was stopped
+    python scripts/mutate.py --seed 1 --count 100 --again   # after adding tests: runs the survivors again
+    python scripts/mutate.py --seed 1 --count 100 --report  # prints the results so far
+    python scripts/mutate.py --seed 1 2 --count 100         # one build for both; runs seed 2 when nothing of seed 1 survives
 
-A copy of the sources in build/mutants holds all changes at once (scripts/mutants.py says how); CORTADO_MUTANT=N chooses
-one when a program runs. What does not compile is dropped before it counts. Every mutant is run against the tests of its
-own folder, then its layer's, then everything, each until the first failure; results are lines of
-build/mutants/results-SEED.jsonl, and a mutant that has one is not run again. Changes that cannot be told from the
-original, in scripts/mutants-explained.json with a reason each, count apart. Ends with 1 when another survives. When a
-source that changes are drawn from changed, or scripts/mutants.py, the draw is made anew."""
+A copy of the sources in build/mutants contains all changes at once (see scripts/mutants.py), and CORTADO_MUTANT=N chooses one at
+run time. Changes that do not compile are dropped before they count. Every mutant is run against the tests of its folder,
+then its layer's, then all others, until the first failure. Results are lines of build/mutants/results-SEED.jsonl; a mutant
+with a result is not run again. Changes that are equivalent to the original count separately; scripts/mutants-explained.json
+has the reason for each. Exits with 1 if another one survives. If scripts/mutants.py or a source that changes are drawn from
+changes, they are drawn again."""
 
 import argparse
 import concurrent.futures
@@ -35,14 +35,14 @@ import mutants
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "mutants"
 COPY, BUILD = WORK / "source", WORK / "build"
-SECONDS = WORK / "seconds.json"  # what the programs of these sources may take
+SECONDS = WORK / "seconds.json"  # time limits of the test programs of these sources
 EXPLAINED = ROOT / "scripts" / "mutants-explained.json"
 MUTATED = re.compile(r"src/cortado/(mechanisms|primitives)/.*\.(cpp|h)")
-# What calls a GPU's driver runs on a GPU alone, under tests/cuda; the kernels themselves run on the host as well.
+# Code that calls a GPU's driver only runs on a GPU, in tests/cuda. The kernels themselves also run on the host.
 NOT_MUTATED = re.compile(r"(_test|/reference|/registry|/python|on_gpu)\.(cpp|h)$|/primitives/cuda/")
 PROGRAMS = ["primitives_tests", "emulated_tests", "mechanisms_tests", "nn_tests", "models_tests", "convert_tests"]
-NUMBERS = 10_000  # a seed's
-MEMORY = 24 << 30  # a wrong size must not take the machine down
+NUMBERS = 10_000  # mutant numbers per seed
+MEMORY = 24 << 30  # so that a wrong size does not exhaust the machine's memory
 
 
 def run(command, **options):
@@ -63,8 +63,8 @@ def mutated_files(files, only):
 
 
 def draw(texts, seeds, count):
-    """Number -> (file, change): `count` for each seed, of places drawn at random, none within another.
-    Seed 2's are numbered from 20,001."""
+    """Returns {number: (file, change)}: `count` changes per seed at random places, none within another. Those of seed 2 are
+    numbered from 20,001."""
     everywhere = [(file, changes) for file in sorted(texts) for changes in mutants.places(texts[file]).values()]
     drawn, taken = {}, {file: [] for file in texts}
     for seed in seeds:
@@ -84,7 +84,7 @@ def draw(texts, seeds, count):
 
 
 def of_seed(drawn, seed, count):
-    """A seed's first `count`: what was drawn to spare is not run."""
+    """Returns a seed's first `count` changes; spare ones are not run."""
     return dict([(n, found) for n, found in drawn.items() if n // NUMBERS == seed][:count])
 
 
@@ -96,7 +96,7 @@ def write_if_new(path, data):
 
 
 def write_sources(texts, drawn):
-    """Writes the mutated files; returns file -> number -> lines."""
+    """Writes the mutated files. Returns {file: {number: lines}}."""
     lines = {}
     for file, text in texts.items():
         own = {number: change for number, (at, change) in drawn.items() if at == file}
@@ -107,14 +107,14 @@ def write_sources(texts, drawn):
 
 
 def copy_tree(files):
-    """The other files, as they are."""
+    """Copies the other files unchanged."""
     header = "src/cortado_mutant.h"
-    building = re.findall(r"scripts/\w+\.py", (ROOT / "CMakeLists.txt").read_text())  # what the build runs
+    building = re.findall(r"scripts/\w+\.py", (ROOT / "CMakeLists.txt").read_text())  # scripts that the build runs
     for path in [p for p in (COPY / "src").rglob("*") if p.is_file()]:
-        if path.relative_to(COPY).as_posix() not in [*files, header]:  # gone since: it would be compiled
+        if path.relative_to(COPY).as_posix() not in [*files, header]:  # deleted since; it would still be compiled
             path.unlink()
     for file in files:
-        if not mutated_files([file], "") and (not file.startswith("scripts/") or file in building):  # no program's tests read those
+        if not mutated_files([file], "") and (not file.startswith("scripts/") or file in building):  # tests do not read other scripts
             write_if_new(COPY / file, (ROOT / file).read_bytes())
     write_if_new(COPY / header, mutants.HEADER.encode())
 
@@ -123,7 +123,7 @@ def copy_tree(files):
 
 
 def prepare(args):
-    """Draws and builds, unless that is done; returns number -> (file, change)."""
+    """Draws and builds, unless that is done already. Returns {number: (file, change)}."""
     files = listed_files()
     texts = {f: (ROOT / f).read_text(encoding="utf-8") for f in mutated_files(files, "")}
     drawn_from = {f: text for f, text in texts.items() if re.search(args.only, f)}
@@ -148,7 +148,7 @@ def prepare(args):
 
 
 def build(texts, drawn, args):
-    """Builds the programs; drops what does not compile. Returns the mutants left."""
+    """Builds the programs, and drops mutants that do not compile. Returns the others."""
     lines = write_sources(texts, drawn)
     configure()
     while True:
@@ -165,7 +165,7 @@ def build(texts, drawn, args):
 
 
 def broken(output, lines):
-    """The mutants that one compilation's complaints are about."""
+    """Returns the mutants that the errors of one compilation are about."""
     for pattern in (r":(\d+):\d+: (?:fatal )?error", r":(\d+)[:,]"):
         found = set()
         for file, own in lines.items():
@@ -191,8 +191,8 @@ def configure():
 
 
 def run_tests(command, number, seconds):
-    """(whether they passed, how they ended, their seconds of a processor): `seconds` are of a processor, for others may
-    use the machine, too."""
+    """Runs tests. Returns whether they passed, how they ended, and their processor time. The limit `seconds` is also processor
+    time, because others may use the machine."""
     environment = {**os.environ, "CORTADO_MUTANT": str(number), "OMP_NUM_THREADS": "1", "GTEST_FAIL_FAST": "1",
                    "GTEST_BRIEF": "1", "CORTADO_BUILD": str(BUILD), "CORTADO_SOURCE": str(COPY),
                    "CORTADO_BIN": str(BUILD / "bin" / "cortado")}  # fmt: skip
@@ -219,7 +219,7 @@ def run_tests(command, number, seconds):
 
 @functools.cache
 def targets():
-    """File -> what it is compiled into, as the compilers noted it."""
+    """Returns {file: targets that it is compiled into}, as the compilers recorded it."""
     found, target = {}, ""
     for line in run(["ninja", "-C", BUILD, "-t", "deps"]).stdout.splitlines():
         if line.startswith(" "):
@@ -230,7 +230,7 @@ def targets():
 
 
 def own_filter(layer, folder):
-    """Of the tests in a folder's files, and of those elsewhere that have its name."""
+    """Returns a filter for the tests in a folder's files, and for others that have its name."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src/cortado" / layer / folder).rglob("*_test.cpp")]
     suites = {suite for text in texts for suite in re.findall(r"^(?:TYPED_)?TEST(?:_\w)?\((\w+)", text, re.M)}
     camel = "".join(word.capitalize() for word in folder.split("_"))
@@ -238,9 +238,9 @@ def own_filter(layer, folder):
 
 
 def stages(file, programs):
-    """(name, command) of the tests of a file, those that most likely notice first: of its own folder, of the
-    mechanisms that use it, and the others. Of what is in test programs alone (a GPU's kernels, which they run on the
-    host) the tests of these."""
+    """Returns (name, command) of the tests of a file, beginning with those that most probably notice a change: its folder's,
+    those of mechanisms that use it, then the others. Files that are only part of test programs (GPU kernels, which these
+    run on the host) get only the tests of these."""
     _, _, layer, *rest = file.split("/")
     inside = targets().get(str(COPY / file), set())
     tests_alone = bool(inside) and inside <= set(programs)
@@ -249,7 +249,7 @@ def stages(file, programs):
     below = ("primitives_tests", "nn_tests") if layer == "mechanisms" else ()
     order = ["mechanisms_tests", own, *programs]
     left = {name: [BUILD / "bin" / name] for name in order if name in programs and name not in below}
-    if len(rest) > 1 and rest[0] not in ("kernels", "shared") and own in programs:  # those have no tests of their own
+    if len(rest) > 1 and rest[0] not in ("kernels", "shared") and own in programs:  # these folders have no tests of their own
         first = own_filter(layer, rest[0])
         found.append((f"{own} {rest[0]}", [*left[own], f"--gtest_filter={first}"]))
         left[own].append(f"--gtest_filter=-{first}")
@@ -260,13 +260,13 @@ def stages(file, programs):
         return found
     python = os.environ.get("CORTADO_MUTANTS_PYTHON", str(ROOT / ".venv/bin/python"))
     pytest = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/python"]
-    if re.search("kernel|-inl", rest[-1]):  # what torch.compile asks of an operator is not asked of its kernel
+    if re.search("kernel|-inl", rest[-1]):  # kernels are not involved in tests of torch.compile
         pytest += ["-k", "not opcheck and not compile and not meta"]
     return [*found, ("tests/python", pytest)]
 
 
 def baseline(args):
-    """Program -> how many seconds it may take: three times what it takes without a mutant, where all must pass."""
+    """Returns {program: time limit in seconds}: three times its time without a mutant, when all tests must pass."""
     seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
     todo = [(name, command) for name, command in stages("src/cortado/primitives/common.h", args.programs)
             if name not in seconds]  # fmt: skip
@@ -286,7 +286,7 @@ def baseline(args):
 
 
 def killer(number, todo, seconds):
-    """Which of the tests notices a mutant, or ""."""
+    """Returns which of the tests notices a mutant, or ""."""
     for name, command in todo:
         passed, how, _ = run_tests(command, number, seconds[name.split(" ")[0]])
         if not passed:
@@ -295,7 +295,7 @@ def killer(number, todo, seconds):
 
 
 def place_of(file, change):
-    """A change's line, and its code, the change in angles."""
+    """Returns a change's line and its code, with the change in «»."""
     text = (ROOT / file).read_text(encoding="utf-8")
     first, last = text.rfind("\n", 0, change.start) + 1, text.find("\n", change.end)
     code = f"{text[first:change.start]}«{change.before}»{text[change.end:last]}"
@@ -307,14 +307,14 @@ def results_of(seed):
 
 
 def known_results(seed, drawn):
-    """The last result of each."""
+    """Returns the last result of each mutant."""
     path = results_of(seed)
     lines = path.read_text().splitlines() if path.exists() else []
     return {r["mutant"]: r for r in map(json.loads, lines) if r["mutant"] in drawn}
 
 
 def run_all(left, args, seed, seconds):
-    """Every mutant against its own tests; then those that are left, and are not explained, against all others."""
+    """Runs every mutant against its own tests, and then unexplained survivors against all other tests."""
     lock, entries = threading.Lock(), explained()
 
     def result_of(number, by):
@@ -363,7 +363,7 @@ def explained():
 
 
 def explanation(result, entries):
-    """Why a mutant cannot be told from the original, or ""."""
+    """Returns why a mutant is equivalent to the original, or ""."""
     for entry in entries:
         same = all(one_line(result[key]) == entry[key] for key in ("file", "code", "after"))
         if same:
@@ -372,7 +372,7 @@ def explanation(result, entries):
 
 
 def report(seed, results):
-    """Prints the score; returns the number of survivors without an explanation."""
+    """Prints the score. Returns the number of survivors without an explanation."""
     entries = explained()
     alive = [r for r in results if r["result"] == "survived"]
     open_ones = [r for r in alive if not explanation(r, entries)]
@@ -390,14 +390,14 @@ def report(seed, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, nargs="+", default=[1])
-    parser.add_argument("--count", type=int, default=100, help="of each seed")
-    parser.add_argument("--spare", type=float, default=1.5, help="draw so many times the count: some do not compile")
-    parser.add_argument("--only", default="", help="of files whose path matches this expression")
-    parser.add_argument("--programs", nargs="*", default=PROGRAMS, help="test programs; none: Python's tests alone")
+    parser.add_argument("--count", type=int, default=100, help="mutants per seed")
+    parser.add_argument("--spare", type=float, default=1.5, help="draw this many times the count, because some do not compile")
+    parser.add_argument("--only", default="", help="only files whose path matches this expression")
+    parser.add_argument("--programs", nargs="*", default=PROGRAMS, help="test programs; none: only Python's tests")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--again", action="store_true", help="run the survivors once more")
+    parser.add_argument("--again", action="store_true", help="run the survivors again")
     parser.add_argument("--go-on", action="store_true", help="run the next seed even if something survives this one")
-    parser.add_argument("--report", action="store_true", help="print what is known, run nothing")
+    parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
     args = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     everything, seconds, failed = prepare(args), {}, False

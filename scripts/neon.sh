@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles every kernel for 64-bit ARM by Debian's cross-compiler, which root gets installed where it is missing. Nothing is run: there is
-# no ARM machine here, but a kernel that names what only x86 has is found.
+# Compiles every kernel for 64-bit ARM with Debian's cross-compiler, which it installs if it is missing and the user is root. Nothing is
+# run, for lack of an ARM machine, but kernels that use x86-only features are found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compiler=aarch64-linux-gnu-g++
@@ -11,7 +11,7 @@ if ! command -v "$compiler" >/dev/null; then
   apt-get update -qq </dev/null
   apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu </dev/null >/dev/null
 fi
-# Highway's headers are the same for every machine, but not what else lies beside them.
+# Highway's headers fit every machine, but other headers in their folder do not.
 include=$(mktemp -d)
 trap 'rm -rf "$include"' EXIT
 ln -s /usr/include/hwy "$include/hwy"

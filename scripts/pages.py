@@ -1,16 +1,16 @@
-"""Tables and pictures of documents, made from results that are committed.
+"""Writes tables and pictures of documents from committed results.
 
     pages.py CORTADO [--check] [--results DIR] [FILE ...]
 
-A document (docs/*.md, docs/papers/*.md) says which and where:
+A document (docs/*.md, docs/papers/*.md) marks their places:
 
     <!-- results: blurry-window-mqar-laptop; columns: mixer, width=dim, accuracy; where: dim=64; pictures: state_bytes -->
     <!-- end -->
 
-What stands between the two lines is written anew from experiments/results/NAME: the command, where and when it ran, the
-table that the sweep makes of its results.jsonl (all columns, or those named, under other names if wanted, and of the
-rows those whose setting has the value), and pictures, which are copied beside the document. `step: NAME` is what a
-command of a sweep of commands printed. --check writes nothing and ends with 1 where something would change.
+The text between the two lines is generated from experiments/results/NAME: the command, where and when it ran, the table that the
+sweep makes of its results.jsonl (all columns or those named, which may be renamed; all rows or those whose setting has the
+value), and pictures, which are copied beside the document. `step: NAME` is the output of one command in a sweep of
+commands. --check writes nothing, and exits with 1 if something would change.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRESS = re.compile(r".* \d+% [\d,]+/[\d,]+  ")  # what a log has of a bar
+PROGRESS = re.compile(r".* \d+% [\d,]+/[\d,]+  ")  # a progress bar in a log
 BLOCK = re.compile(r"^(<!-- results: (.*?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
 
 
@@ -32,7 +32,7 @@ class WrongBlock(Exception):
 
 
 class Results:
-    """A folder of results, as the program puts them together."""
+    """A folder of a sweep's results, with the program's table of them."""
 
     def __init__(self, cortado, folder):
         self.name = folder.name

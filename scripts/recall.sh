@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What memories find again: RULER's S-NIAH-1 asked of SmolLM2 with every memory that docs/linearize.md compares.
+# Measures retrieval of memories: runs RULER's S-NIAH-1 on SmolLM2 with every memory that docs/linearize.md compares.
 #
 #   scripts/recall.sh CORTADO SOFTMAX LINEAR RESULTS [LENGTH:SAMPLES ...]
 #   HAYSTACK=english.txt TASKS=single_2 scripts/recall.sh CORTADO SOFTMAX LINEAR RESULTS 512:30       # another of its tasks
 #
-# CORTADO is the program; SOFTMAX and LINEAR are runs, the imported model and the converted one; RESULTS is the file that
-# `cortado eval niah` adds to: what it holds is not asked again. Prints the table of all of it.
+# CORTADO is the program; SOFTMAX and LINEAR are runs: the imported model and the converted one. RESULTS is the file to which
+# `cortado eval niah` appends; existing results are not measured again. Prints the table of all results.
 set -euo pipefail
 cortado=$1
 softmax=$2

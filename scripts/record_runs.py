@@ -1,10 +1,10 @@
-"""Records what a version of the program makes of every mechanism: small runs, states and losses that later versions must read and repeat.
+"""Records small runs, states and losses of every mechanism, which later versions of the program must read and reproduce.
 
     python scripts/record_runs.py PROGRAM [--out tests/recorded]
 
-For the first examples of every causal mechanism a run of 4 steps out of 8, its state in the middle of a text, and the
-numbers that follow from them. `tests/cli/test_recorded.py` goes on from all of it. Record anew only what is new: a
-folder that exists is left as it is."""
+For the first examples of every causal mechanism it records a run of 4 steps out of 8, its state in the middle of a text, and
+the numbers that follow from them. `tests/cli/test_recorded.py` continues from all of these. Existing folders are left
+unchanged, so only new mechanisms are recorded."""
 
 import argparse
 import json
@@ -16,9 +16,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-STORED = 2  # examples of a mechanism whose weights and states are kept; of the others the losses alone
+STORED = 2  # examples per mechanism with stored weights and states; the others have only losses
 PROMPT, BETWEEN = "the sea hears a star", 5
-RESUMED = ("softmax-0", "macchiato-0", "gated_delta_net-0")  # whose optimiser's moments are kept, too
+RESUMED = ("softmax-0", "macchiato-0", "gated_delta_net-0")  # these also store the optimiser's moments
 CONFIG = {
     "name": "recorded",
     "dim": 24,
@@ -47,7 +47,7 @@ CONFIG = {
 
 
 class Program:
-    """The program, on one thread."""
+    """Calls the program with one thread."""
 
     def __init__(self, path):
         self.path = path
@@ -67,14 +67,14 @@ class Program:
 
 
 def write_text(path):
-    """A language of a dozen words: few characters, so small embeddings."""
+    """Writes a text of a dozen words: few characters, so small embeddings."""
     draw = random.Random(3)
     words = "the sea hears a star rest here rates east hat heat tree".split()
     path.write_text(" ".join(draw.choice(words) for _ in range(1500)) + "\n")
 
 
 def record(program, folder, mixer, text, stored):
-    """One example of one mechanism, into its folder."""
+    """Records one example of one mechanism into its folder."""
     config = folder / "recorded.json"
     config.write_text(json.dumps({**CONFIG, "mixer": mixer}, indent=1) + "\n")
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Do two builds of the program train the same, bit for bit? Both train small models in every way that there is, with a
-# stop and a --resume in the middle, on the same paths one after the other; then every tensor, every loss and every
-# file that no clock writes into is compared. Exit code 1: something differs.
+# Checks that two builds of the program train identically, bit for bit. Both train small models in every way, with a stop and
+# a --resume in the middle, one after the other on the same paths. Then compares every tensor, every loss and every file
+# that contains no times. The exit code is 1 if something differs.
 #
 #   scripts/same_bits.sh OLD_PROGRAM NEW_PROGRAM
 set -euo pipefail
 [ $# -eq 2 ] || { echo "usage: scripts/same_bits.sh OLD_PROGRAM NEW_PROGRAM" >&2; exit 2; }
 here=$(cd "$(dirname "$0")/.." && pwd)
-# Without it MKL's products depend on where their matrices lie in memory, and two runs of one program differ.
+# Without this, MKL's products depend on the matrices' addresses, and two runs of one program differ.
 export MKL_CBWR=COMPATIBLE
-# Which library multiplies is otherwise told by the clock, on a busy machine not always the same.
+# Otherwise a timing chooses the library for matrix products, which may differ on a busy machine.
 export CORTADO_MATMUL=blas
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -22,7 +22,7 @@ cat > "$work/model.json" <<'JSON'
               "learning_rate": 0.01, "evaluate_every": 5, "evaluate_batches": 4, "log_every": 1}}
 JSON
 
-# A run that stops at step 7 and goes on: twice COMMAND OUT OPTION...
+# Runs twice, with a stop at step 7 and a resumption: twice COMMAND OUT OPTION...
 stopped() {
   local command=$1 out=$2
   shift 2

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The C++ tests of the server under sanitizers, in minutes: its threads and memory are what src/cortado/serve adds.
+# Runs the server's C++ tests under sanitizers, in minutes: threads and their memory are what src/cortado/serve adds.
 #
 #   scripts/sanitize_serve.sh [thread|address ...]        (both; after `make build`)
 #
-# The layer and its tests are compiled with the sanitizer, all else is the release build's: libraries that are not
-# instrumented, as libtorch itself is not. `make asan` has everything instrumented.
+# Only the layer and its tests are compiled with the sanitizer. Everything else comes from the release build, whose libraries
+# are not instrumented, as libtorch is not. `make asan` instruments everything.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=build/release
@@ -14,7 +14,7 @@ for part in bin/serve_tests CMakeFiles/cortado.dir/Unity/unity_serve_cxx.cxx; do
 done
 [ $# -gt 0 ] || set -- thread address
 
-# What the release build gives the server's files beside what everything gets (the grammar library's folders).
+# Compile options that only the server's files have in the release build (the grammar library's folders).
 own_flags() {
   python3 - $build/build.ninja <<'P'
 import re, sys
@@ -39,7 +39,7 @@ for sanitizer in "$@"; do
   g++ $flags -fopenmp $out/tests.o $out/serve.o -o $out/serve_tests -L"$torch/lib" \
     -Wl,-rpath,"$PWD/$torch/lib:$PWD/$build/lib" $build/lib/libcortado.so -lgtest_main -lgtest $build/lib/libcortado_ops.so \
     $grammar -lhiredis -lpcre2-8 -ltorch -ltorch_cpu -lc10 -lhwy
-  # libtorch's and OpenMP's locks cannot be seen; SentencePiece is opened in a way that the sanitizers refuse.
+  # Sanitizers can't see the locks of libtorch and OpenMP, and refuse the way in which SentencePiece is opened.
   printf 'called_from_lib:libtorch_cpu.so\ncalled_from_lib:libgomp.so\n' > $out/suppressions
   OMP_NUM_THREADS=1 TSAN_OPTIONS="suppressions=$out/suppressions ignore_noninstrumented_modules=1 detect_deadlocks=0" \
     ASAN_OPTIONS=detect_leaks=0:detect_container_overflow=0:detect_odr_violation=0 UBSAN_OPTIONS=print_stacktrace=1 \

@@ -1,10 +1,10 @@
-"""What training would send and wait for on many GPUs, on paper: docs/scale.md.
+"""Estimates communication and waiting of training on many GPUs, for docs/scale.md.
 
     python scripts/scale_table.py PROGRAM [--tokens 131072] [--gpus 8,1000]
 
-A model of 24 layers of 2,048 (16 heads, 32,000 tokens) of each mechanism; each GPU has --tokens tokens of one sequence.
-Sizes are those that the program itself counts (`cortado describe --json`); the rest is arithmetic on the machine below:
-990 TFLOP/s in bfloat16, of which 40 % are reached, 450 GB/s to the GPUs of the same machine (8), 50 GB/s to others."""
+The models have 24 layers of width 2,048 (16 heads, 32,000 tokens), one per mechanism; each GPU has --tokens tokens of one
+sequence. Sizes come from the program (`cortado describe --json`). The rest is arithmetic for this machine: 990 TFLOP/s in
+bfloat16, of which 40 % are reached, 450 GB/s to the 8 GPUs of one machine, 50 GB/s to others."""
 
 import argparse
 import json
@@ -16,14 +16,14 @@ FLOPS, REACHED, NEAR, FAR, HOUSE = 990e12, 0.4, 450e9, 50e9, 8
 LAYERS = 24
 MIXERS = {"latte": {"latents": 128}, "macchiato": {}, "gla": {}, "gated_delta_net": {}, "mamba2": {}, "blurry_window": {"slots": 129, "period": 258},
           "rwkv4": {}, "sliding_window": {}, "softmax": {}}  # fmt: skip
-# Whose states compose, and the share of a layer's time that it takes: half as much again decides (mechanisms/mixer.h). Rings
-# go to the next process alone.
+# Mechanisms whose states compose, with the share of a layer's time that it takes; composition is used up to 1.5 times that
+# share (mechanisms/mixer.h). Rings are only sent to the next process.
 TIME = {"latte": 1 / 6, "macchiato": 1 / 6, "gla": 1 / 6, "gated_delta_net": 1 / 3, "mamba2": 1 / 6, "sliding_window": 0}
 WINDOWS = {"macchiato", "sliding_window"}
 
 
 def compositions(mixer, model):
-    """Numbers of bytes of a composition (decay and state), and of a ring; the decay is at most a matrix beside the state."""
+    """Returns the bytes of a composition (decay and state), and of a ring. The decay is at most as large as the state."""
     state = model.at("state_bytes", 0)
     if mixer not in WINDOWS:
         return (2 if mixer == "gated_delta_net" else 1) * state, 0
@@ -32,8 +32,8 @@ def compositions(mixer, model):
 
 
 class Model:
-    """What the program counts of one mechanism's model; between and beyond its depths along a line, as everything here is
-    linear in the depth or constant from 131,072 tokens on."""
+    """The program's counts for one mechanism's model. Interpolates and extrapolates linearly between depths, because everything
+    here is linear in the depth, or constant from 131,072 tokens on."""
 
     def __init__(self, program, mixer, settings):
         config = {"vocabulary": 32000, "dim": 2048, "heads": 16, "layers": LAYERS, "mixer": {"mixer": mixer, **settings}, "positions": "rotary"}
@@ -62,7 +62,7 @@ def size(count):
 def main():
     parser = argparse.ArgumentParser(description="What training would send and wait for on many GPUs, on paper.")
     parser.add_argument("program")
-    parser.add_argument("--tokens", type=int, default=131072, help="of each GPU")
+    parser.add_argument("--tokens", type=int, default=131072, help="tokens per GPU")
     parser.add_argument("--gpus", type=lambda text: [int(it) for it in text.split(",")], default=[8, 1000])
     options = parser.parse_args()
     models = {mixer: Model(options.program, mixer, settings) for mixer, settings in MIXERS.items()}

@@ -1,4 +1,4 @@
-"""A small model served on 127.0.0.1: what scripts/soak.py and scripts/fuzz_serve.py have in common."""
+"""Serves a small model on 127.0.0.1, for scripts/soak.py and scripts/fuzz_serve.py."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build" / "release" / "bin" / "cortado"
-# Every byte is a token, so any text is a prompt, and what it writes is often no text, which the server has to bear, too.
+# Every byte is a token, so any text can be a prompt, and answers are often not UTF-8, which the server must handle.
 CONFIG = {
     "name": "tiny",
     "dim": 32,
@@ -30,7 +30,7 @@ def fail(message):
 
 
 def train(program, folder):
-    """A byte model after a few steps, of a second; the run's folder."""
+    """Trains a byte model for a second. Returns the run's folder."""
     (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "text.txt").write_text((ROOT / "data" / "tinyshakespeare.txt").read_text()[:20000])
     command = [str(program), "train", "config.json", "--data", "text.txt", "--out", "tiny", "--threads", "1", "--quiet"]
@@ -45,14 +45,14 @@ def train(program, folder):
 
 
 def byte_letters():
-    """GPT-2's letters for bytes: itself where it can be seen, else one from 256 on."""
+    """Returns GPT-2's characters for bytes: the byte itself if it is visible, else one from 256 on."""
     seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
     hidden = [byte for byte in range(256) if byte not in seen]
     return [chr(byte) if byte in seen else chr(256 + hidden.index(byte)) for byte in range(256)]
 
 
 def teach_to_chat(run):
-    """The same tokens as a tokenizer that knows how conversations are written: no byte tokenizer does."""
+    """Replaces the byte tokenizer by one with the same tokens and a chat template."""
     pieces = json.dumps({"tokens": byte_letters(), "merges": []}, ensure_ascii=False, separators=(",", ":"))
     checksum = 0xCBF29CE484222325
     for byte in pieces.encode():  # FNV-1a, as the program checks it
@@ -61,7 +61,7 @@ def teach_to_chat(run):
     special["chat"] = {"name": "chatml", "system": ""}
     settings = {"format": "cortado tokenizer", "version": 1, "kind": "bpe", "vocabulary": 256, "unknown": None}
     settings |= {"byte_fallback": False, "fuse_unknown": False, "ignore_merges": False, "normalizer": [], "added": []}
-    # Words, of which a large text has millions, as the tokenizers of large models have them.
+    # Splits texts into words, as the tokenizers of large models do; a large text has millions.
     words = {"type": "split", "pattern": {"regex": "\\s?\\S+|\\s"}, "behavior": "isolated", "invert": False}
     settings |= {"pre_tokenizer": [words, {"type": "bytes"}], "decoder": [{"type": "bytes"}], "special": special}
     (run / "tokenizer" / "pieces.json").write_text(pieces)
@@ -69,7 +69,7 @@ def teach_to_chat(run):
 
 
 class Server:
-    """`cortado serve` with a key, at a port that is free; its log is FOLDER/server.log."""
+    """Runs `cortado serve` with a key at a free port. Its log is FOLDER/server.log."""
 
     def __init__(self, program, run, folder, *options):
         self.folder, self.log = folder, folder / "server.log"
@@ -94,7 +94,7 @@ class Server:
         return self.process.poll() is None
 
     def died(self, patience=1.0):
-        """Whether it has ended; a crash takes a moment to be one."""
+        """Whether the server has ended. Waits a moment, because a crash takes time."""
         try:
             self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -102,12 +102,12 @@ class Server:
         return True
 
     def last_words(self):
-        """What it said that is no line about a request."""
+        """Returns the last log lines that are not about requests."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return " / ".join(line for line in lines[-200:] if not re.match(r'\d{4}-\d\d-\d\dT|\{"time"', line))[-500:]
 
     def stop(self, patience=60):
-        """Its exit code after SIGTERM; None: it did not end."""
+        """Sends SIGTERM. Returns the exit code, or None if the server did not end."""
         self.process.terminate()
         try:
             return self.process.wait(patience)
@@ -124,7 +124,7 @@ class Server:
         return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")), 0)
 
     def call(self, path, body=None, timeout=60):
-        """(status, bytes) of a well-formed request."""
+        """Sends a well-formed request. Returns (status, bytes)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         headers = {"Authorization": f"Bearer {KEY}", "Connection": "close", "Content-Type": "application/json"}
         try:
@@ -136,12 +136,12 @@ class Server:
             connection.close()
 
     def metrics(self):
-        """{name with its labels: number}"""
+        """Returns {name with labels: number}."""
         lines = self.call("/metrics")[1].decode().splitlines()
         return {name: float(number) for name, number in (x.rsplit(" ", 1) for x in lines if not x.startswith("#"))}
 
     def rows_left(self, patience=15):
-        """Rows that are still held after so many seconds without clients; {} if none is."""
+        """Returns the rows that are not freed after `patience` seconds without clients; {} if all are."""
         end = time.monotonic() + patience
         while True:
             metrics = self.metrics()
@@ -154,7 +154,7 @@ class Server:
 
 
 def show(line, done=False):
-    """Progress, on one line of a terminal; elsewhere a line each."""
+    """Shows progress: on a terminal in one line, elsewhere as separate lines."""
     at_terminal = sys.stderr.isatty()
     print(
         f"\r{line}\x1b[K" if at_terminal else line,

@@ -1,17 +1,17 @@
-"""What is generated from the settings that the program reads: types and documentation.
+"""Generates type stubs and documentation from the settings that the program reads.
 
-    settings.py            asks the library that was built, and writes what has changed
-    settings.py --check    writes nothing; ends with 1 where something would change
+    settings.py            asks the built library, and writes the files that have changed
+    settings.py --check    writes nothing; exits with 1 if a file would change
 
-python/cortado/settings.json has each setting with its range, default and meaning. The first two come from the library, which
-lists the settings that it reads. The meanings stand beside the code, in settings.json of src/cortado/models, train, tasks and
-mechanisms and of the folders of tasks and mechanisms, which go before the general ones. An entry is the meaning alone, or an
-object with "meaning" and what the library cannot say: "type", "expected", "default". From this file alone are made
+python/cortado/settings.json lists each setting with its range, default and meaning. Ranges and defaults come from the library.
+Meanings come from the files settings.json in src/cortado/models, train, tasks and mechanisms, and from those in the folder of
+each task and mechanism, which take precedence. An entry is the meaning, or an object with "meaning" and with facts that the
+library cannot tell: "type", "expected", "default". Two files are generated from python/cortado/settings.json alone:
 
     python/cortado/nn.pyi  the classes of cortado.nn, for type checkers and editors
     docs/settings.md       all settings of config.json, for people
 
-`make lint` makes them as well, to see that they are what is committed."""
+`make lint` checks that the committed files are up to date."""
 
 import argparse
 import copy
@@ -26,7 +26,8 @@ MECHANISMS = "src/cortado/mechanisms"
 FACTS = "python/cortado/settings.json"
 STUBS = "python/cortado/nn.pyi"
 PAGE = "docs/settings.md"
-# Objects that make the program read settings which no word or switch alone makes it read.
+# The search for settings begins with these configs: some settings are only read if an object is present, and varying single words
+# and switches does not add objects.
 SMALLEST = {"dim": 64, "heads": 4, "layers": 1, "mixer": {"mixer": ""}}
 CONFIGS = [{}, {"vocabulary": 256}, {"norm": "layer"}, {"layers": [{"mixer": {"mixer": ""}}], "mixer": None}, {"positions": "learned", "context": 8},
            *({"rope_scaling": {"type": kind, "factor": 2}} for kind in ("linear", "llama3", "factors")),
@@ -53,7 +54,7 @@ class WrongSettings(Exception):
 
 
 def package_module(root, name):
-    """A module of the package that needs no torch, which the package's own import does."""
+    """Imports a module of the package by its file, because importing the package itself requires torch."""
     spec = importlib.util.spec_from_file_location(name, root / "python/cortado" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -65,12 +66,12 @@ def read(path):
 
 
 def said(entry):
-    """A meaning alone, or an object with it and with the types that the setting takes."""
+    """Returns an entry, which may be the meaning alone, as an object with "meaning"."""
     return entry if isinstance(entry, dict) else {"meaning": entry}
 
 
 def with_meanings(mechanisms, root):
-    """Facts of the mechanisms, with what the files beside the code say of their settings."""
+    """Returns the facts about the mechanisms, with the meanings from the files beside the code."""
     import delete_mechanism  # which imports this
 
     general = read(root / MECHANISMS / "settings.json")
@@ -94,8 +95,8 @@ def set_path(settings, path, value):
 
 
 def questions(ask, kind, seeds):
-    """Settings that reading these objects asks for, and those that another word or switch of one setting makes it ask for; by
-    their paths: {"feed_forward.type": {...}}."""
+    """Returns the settings by path: {"feed_forward.type": {...}}. They are those that the library asks for when it reads the seeds, or
+    the seeds with another word or switch in one of their settings."""
     found = {}
     waiting = [(seed, True) for seed in seeds]
     while waiting:
@@ -114,7 +115,7 @@ def questions(ask, kind, seeds):
 
 
 def described(found, entries, source):
-    """The settings of a group, each with its entry, in the order of the entries."""
+    """Returns the settings of a group, each with its entry, in the order of the entries."""
     missing = sorted(set(found) - set(entries))
     unknown = sorted(name for name, entry in entries.items() if name not in found and "expected" not in said(entry))
     if missing or unknown:
@@ -128,7 +129,7 @@ def described(found, entries, source):
 
 
 def asked_configs(ask, root):
-    """The groups of config.json's settings: {"model": [...], "training": [...], "tasks": [{"name", "about", "settings"}]}."""
+    """Returns the groups of config.json's settings: {"model": [...], "training": [...], "tasks": [{"name", "about", "settings"}]}."""
     source = root / "src/cortado"
     model = questions(ask, "config", [{**SMALLEST, **more} for more in CONFIGS])
     training = questions(ask, "training", TRAININGS)
@@ -144,7 +145,7 @@ def asked_configs(ask, root):
 
 
 def asked(root):
-    """The facts, of the library that was built."""
+    """Returns the contents of settings.json, from the built library."""
     sys.path.insert(0, str(root / "python"))
     import torch
 
@@ -155,7 +156,7 @@ def asked(root):
 
 
 def stubs(facts, root):
-    """nn.pyi."""
+    """Returns the text of nn.pyi."""
     settings = package_module(root, "_settings")
     lines = [STUBS_HEAD]
     for mechanism in facts["mechanisms"]:
@@ -198,7 +199,7 @@ def table(settings, listed, default):
 
 
 def config_default(setting):
-    """As JSON has it, or in words."""
+    """Returns a default as JSON, or in words."""
     told, value = setting.get("default_text"), setting["default"]
     return told or ("none" if value in (None, "") else f"`{json.dumps(value)}`")
 
@@ -211,7 +212,7 @@ def mixer_default(setting):
 
 
 def page(facts, root):
-    """docs/settings.md."""
+    """Returns the text of docs/settings.md."""
     settings = package_module(root, "_settings")
     lines = [PAGE_HEAD, "## Model", "", MODEL_TEXT, "", *table(settings, facts["model"], config_default), ""]
     lines += ["## Training", "", TRAINING_TEXT, "", *table(settings, facts["training"], config_default), ""]
@@ -227,12 +228,12 @@ def page(facts, root):
 
 
 def made_from(facts, root):
-    """{path: text} of all that follows from the facts."""
+    """Returns the generated files as {path: text}."""
     return {STUBS: stubs(facts, root), PAGE: page(facts, root)}
 
 
 def forget(root, names):
-    """Takes deleted mechanisms out of the facts, and writes anew what follows."""
+    """Removes deleted mechanisms from settings.json, and writes all files again."""
     if not (root / FACTS).exists():
         return
     facts = read(root / FACTS)
@@ -250,14 +251,14 @@ def stale(files, root):
 
 
 def stale_findings(root=ROOT):
-    """Files that the committed facts would make otherwise: what can be seen without a build."""
-    return [f"{path}:1: not what {FACTS} makes of it: .venv/bin/python scripts/settings.py" for path in
+    """Returns the generated files that differ from the committed facts. Needs no build."""
+    return [f"{path}:1: differs from {FACTS}; run .venv/bin/python scripts/settings.py" for path in
             stale(made_from(read(root / FACTS), root), root)]  # fmt: skip
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Writes what follows from the settings that the program reads.")
-    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where something would change")
+    parser = argparse.ArgumentParser(description="Generates type stubs and documentation from the settings that the program reads.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file would change")
     check = parser.parse_args().check
     try:
         facts = asked(ROOT)

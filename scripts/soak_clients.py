@@ -1,4 +1,4 @@
-"""What the clients of scripts/soak.py do: good and bad manners, each from the seed and the client's number alone."""
+"""The clients of scripts/soak.py. What each does is a function of the seed and the client's number."""
 
 import http.client
 import json
@@ -20,11 +20,11 @@ PATIENCE = 120  # seconds for any answer
 
 
 class BrokenOff(Exception):
-    """An answer without its end."""
+    """Raised for an answer without its end."""
 
 
 def texts_of_stream(lines):
-    """{choice: text} of the events; BrokenOff if the last one is missing."""
+    """Returns {choice: text} of the events. Raises BrokenOff if the last one is missing."""
     texts = {}
     for line in lines:
         if line.startswith(b"data: [DONE]"):
@@ -53,10 +53,10 @@ class Client(threading.Thread):
         self.nonce = f"{soak.options.seed}.{cycle}.{number}"
         self.asked = 0
         self.messages = []
-        self.open = []  # sockets that are left half open
+        self.open = []  # half-open sockets
 
     def run(self):
-        manners = {  # how often
+        manners = {  # relative frequencies
             self.whole: 30,
             self.stream: 25,
             self.converse: 20,
@@ -81,7 +81,7 @@ class Client(threading.Thread):
         for sock in self.open:
             sock.close()
 
-    # What is asked.
+    # Requests.
 
     def words(self, most):
         self.asked += 1
@@ -99,7 +99,7 @@ class Client(threading.Thread):
             body |= {"n": 2, "top_p": 0.9, "presence_penalty": 0.3}
         if chance.random() < 0.2:
             body |= {"stop": ["e", "\n\n"], "logit_bias": {"101": -3}}
-        if chance.random() < 0.1:  # beginnings that several share
+        if chance.random() < 0.1:  # prefixes that several prompts share
             body["prompt"] = (
                 "All: Speak, speak. First Citizen: You are all resolved rather to die than to famish? " * 4
                 + body["prompt"]
@@ -113,7 +113,7 @@ class Client(threading.Thread):
         return connection, connection.getresponse()
 
     def ask(self, path, body):
-        """The connection and its answer's beginning; None: it is to come again later."""
+        """Returns the connection and the beginning of its answer; None if the server asks to retry later."""
         connection, reply = self.send(path, body)
         if reply.status == 200:
             return connection, reply
@@ -127,7 +127,7 @@ class Client(threading.Thread):
     def finished(self, path, body, texts):
         self.soak.finished.append((path, {k: v for k, v in body.items() if k != "stream"}, texts))
 
-    # Good manners.
+    # Well-behaved clients.
 
     def whole(self):
         body = self.body()
@@ -142,7 +142,7 @@ class Client(threading.Thread):
             asked[0].close()
 
     def converse(self):
-        """The next turn of a conversation that goes on."""
+        """Sends the next turn of a conversation."""
         if len(self.messages) > 10:
             self.messages = []
         messages = [*self.messages, {"role": "user", "content": self.words(12)}]
@@ -159,10 +159,10 @@ class Client(threading.Thread):
             self.finished("/v1/chat/completions", body, texts)
             self.messages = [*messages, {"role": "assistant", "content": texts[0]}]
 
-    # Bad ones.
+    # Ill-behaved clients.
 
     def abort(self):
-        """Hangs up in the middle, half of the time without saying so."""
+        """Hangs up in the middle, half of the time without closing the connection properly."""
         body = self.body(self.chance.choice([50, 2000])) | {"stream": self.chance.random() < 0.7}
         if asked := self.ask("/v1/completions", body):
             for _ in range(self.chance.randrange(6) if body["stream"] else 0):
@@ -173,7 +173,7 @@ class Client(threading.Thread):
             asked[0].close()
 
     def half_open(self):
-        """A request that does not come to its end, on a connection that stays."""
+        """Sends a part of a request, and leaves the connection open."""
         sock = socket.create_connection(("127.0.0.1", self.soak.server.port), timeout=PATIENCE)
         data = json.dumps(self.body()).encode()
         head = f"{HEAD}Content-Length: {len(data)}\r\n\r\n"
@@ -182,7 +182,7 @@ class Client(threading.Thread):
         self.leave(sock)
 
     def deaf(self):
-        """A long answer that nobody reads, on a connection that stays."""
+        """Requests a long answer, does not read it, and leaves the connection open."""
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         sock.settimeout(PATIENCE)
@@ -227,13 +227,13 @@ class Client(threading.Thread):
             connection, reply = self.send(
                 "/v1/completions", json.dumps(self.body() | {"user": "x" * BODY_LIMIT}).encode()
             )
-        except OSError:  # hung up while it was still being sent: its right
+        except OSError:  # the server may close before everything is sent
             return
         self.expect(reply, 413)
         connection.close()
 
     def too_long(self):
-        """A text of more tokens than the server reads, which it is to find out without reading all of it."""
+        """Sends a text of more tokens than allowed, which the server must notice without tokenizing all of it."""
         text = " ".join(self.chance.choices(WORDS, k=3)) + " "
         text *= self.chance.randrange(PROMPT_LIMIT, BODY_LIMIT - 1000) // len(text)
         path, body = self.chance.choice(
@@ -248,14 +248,14 @@ class Client(threading.Thread):
         connection.close()
 
     def large(self):
-        """A good request that leaves much behind."""
+        """Sends a large valid request, after which much memory is free."""
         text = self.words(80) * (BODY_LIMIT // 1000)
         connection, reply = self.send("/tokenize", {"prompt": text})
         self.expect(reply, 200)
         connection.close()
 
     def wrong_key(self):
-        """And then, on the same connection, the right one: the answer must be that request's own."""
+        """Sends a wrong key, then on the same connection the right one, whose answer must be for the second request."""
         body = self.body(4)
         connection, reply = self.send("/v1/completions", body, key=self.chance.choice(["", "x", KEY + "x"]))
         self.expect(reply, 401)

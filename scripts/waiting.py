@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""How long idle threads should spin: training and decoding with several ways for OpenMP's threads to wait, in turns.
+"""Measures how long idle threads should spin: trains and decodes with several waiting policies of OpenMP's threads, in turns.
 
     scripts/waiting.py CORTADO [--busy 3] [--turns 5] [--threads 2]
 
---busy: that many other processes run meanwhile, at a lower priority (nice 10). Prints tokens/s, median and best of the turns."""
+--busy: number of other processes that run meanwhile at a lower priority (nice 10). Prints the median and best tokens/s of the
+turns."""
 
 import argparse
 import contextlib
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-# GOMP_SPINCOUNT=300000 is what libgomp does if nothing is said.
+# GOMP_SPINCOUNT=300000 is libgomp's default.
 POLICIES = {
     "spinning, libgomp's own": {"GOMP_SPINCOUNT": "300000"},
     "spinning for 1,000": {"GOMP_SPINCOUNT": "1000"},
@@ -26,7 +27,7 @@ CONFIG = pathlib.Path(__file__).resolve().parent.parent / "configs" / "macchiato
 
 @contextlib.contextmanager
 def others(count):
-    """`count` busy processes."""
+    """Runs `count` busy processes."""
     spin = "import os\nos.nice(10)\nwhile True: pass"
     processes = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
     try:
@@ -46,7 +47,7 @@ def run(program, environment, *arguments):
 
 
 def train(program, environment, threads, out):
-    """Tokens/s of the demo's training after its first steps."""
+    """Returns tokens/s of the demo's training after its first steps."""
     settings = [f"training.{each}" for each in ("evaluate_every=1000", "evaluate_batches=1", "warmup=2", "log_every=5")]
     options = [part for each in settings for part in ("--set", each)]
     run(program, environment, "train", CONFIG, "--out", out, "--overwrite", "--steps", 10, "--quiet", "--threads", threads, *options)

@@ -4,7 +4,7 @@
     cortado.nn            every mechanism as a torch.nn.Module
     cortado.load(run)     a model that the program has trained, converted or imported
     cortado.transformers  these models for Hugging Face's Auto classes (import it once)
-    cortado.parameter_groups(model, 0.1)  for torch.optim: weight decay on matrices and embeddings alone
+    cortado.parameter_groups(model, 0.1)  for torch.optim: weight decay on matrices and embeddings only
     cortado.program()     the program; `cortado` and `python -m cortado` run it"""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def program() -> pathlib.Path:
 
 
 def __getattr__(name: str) -> typing.Any:
-    """Submodules when they are first asked for: `import cortado` costs no more than itself."""
+    """Imports submodules on first use, so that `import cortado` stays cheap."""
     if name == "load":
         return importlib.import_module("cortado.models").load
     if name == "parameter_groups":

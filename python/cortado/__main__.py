@@ -1,4 +1,4 @@
-"""The program: `cortado ...` and `python -m cortado ...`; under torchrun, `torchrun ... -m cortado train ...`."""
+"""Runs the program: `cortado ...`, `python -m cortado ...`, or under torchrun `torchrun ... -m cortado train ...`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import cortado
 
 def main() -> typing.NoReturn:
     path = str(cortado.program())
-    if sys.argv[1:3] == ["bench", "scale"]:  # starts processes of Python: also where the program itself is asked
+    if sys.argv[1:3] == ["bench", "scale"]:  # implemented in Python because it starts Python processes
         from cortado import _scale
 
         sys.exit(_scale.main(sys.argv[3:]))
@@ -19,7 +19,7 @@ def main() -> typing.NoReturn:
         from cortado import _ranks
 
         sys.exit(_ranks.run([path, *sys.argv[1:]]))
-    os.execv(path, [path, *sys.argv[1:]])  # signals and exit codes are the program's own
+    os.execv(path, [path, *sys.argv[1:]])  # replaces this process, so signals and exit codes are the program's own
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A model token by token, on a GPU as one CUDA graph."""
+"""Decodes a model token by token; on a GPU a token is one CUDA graph."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cortado._parts import State
 
-ModelState = list[State]  # the position's, and one a layer
+ModelState = list[State]  # the position, then one state per layer
 Model = typing.Callable[[torch.Tensor, ModelState], tuple[torch.Tensor, ModelState | None]]
-TOKEN_LOOKS = 2  # the least and the largest token, at which nobody looks while a graph is recorded
+TOKEN_LOOKS = 2  # reads of the least and the largest token, which do not happen while a graph is recorded
 
 
 class Looks(TorchDispatchMode):
-    """Counts what is read on the host: no graph can have that."""
+    """Counts tensors that are read on the host, which a CUDA graph can't contain."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,16 +29,16 @@ class Looks(TorchDispatchMode):
 
 
 class Decoder:
-    """int64 [B, 1] -> logits [B, vocabulary], which are read before the next token is given.
+    """Maps tokens int64 [B, 1] to logits [B, vocabulary]. Read the logits before giving the next token.
 
-    On a GPU a token's work is recorded once the state's size stays (of a window: once it is full), and then replayed: its
-    kernels are so small that calling them one by one takes ten times as long as they do. A model that looks at numbers
-    on the way, as one with a growing cache does, is called."""
+    On a GPU the work of a token is recorded as a CUDA graph, once the state's size is constant (with a window: once it is
+    full), and then replayed. A token's kernels are so small that launching them one by one takes ten times as long as
+    running them. A model that reads tensors on the host, as growing caches do, is called normally."""
 
     def __init__(self, model: Model, state: ModelState) -> None:
         self._model, self._state = model, state
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._fits = True  # as far as is known
+        self._fits = True  # whether a graph may be recorded, as far as is known
 
     def __call__(self, token: torch.Tensor) -> torch.Tensor:
         if self._graph is not None:
@@ -65,17 +65,17 @@ class Decoder:
         return logits[:, -1]
 
     def _record(self, token: torch.Tensor) -> None:
-        """Nothing of it is done now. The state after a token is copied to where the next one finds it."""
+        """Records the graph without running it. It ends by copying the new state to where the next token reads it."""
         held = [{name: x.clone() for name, x in part.items()} for part in self._state]
         self._token, self._state, self._graph = token.clone(), held, torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._logits = self._call(self._token)
             copy_all(tensors(held), tensors(self._state))
-        self._state = held  # which the graph reads
+        self._state = held  # the graph reads these tensors
 
 
 def copy_all(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """Those of a type in one launch, as far as they lie without gaps."""
+    """Copies tensors; contiguous ones of one type in one launch."""
     kinds: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for x, y in zip(to, values, strict=True):
         if x.is_contiguous() and y.is_contiguous() and x.dtype == y.dtype:

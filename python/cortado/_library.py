@@ -1,4 +1,4 @@
-"""Where the package's libraries are, and that they fit the torch that is there. Nothing here imports torch by itself."""
+"""Finds the package's libraries and checks that they fit the installed torch. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parent
 
 
 def check_torch() -> None:
-    """ImportError where torch is missing or another one than the libraries were built for."""
+    """Raises ImportError if torch is missing or is another version than the one that the libraries were built for."""
     try:
         found = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -19,7 +19,7 @@ def check_torch() -> None:
     try:
         from cortado._built import TORCH  # type: ignore[import-not-found]  # written into the wheel
     except ImportError:
-        return  # a source tree, whose libraries were built here
+        return  # a source tree: its libraries were built for this torch
     if found.split(".")[:2] != TORCH.split(".")[:2]:
         raise ImportError(f"this cortado was built for torch {TORCH}, and torch {found} is installed: pip install torch=={TORCH}.*, "
                           "or a wheel of cortado for that one")  # fmt: skip
@@ -27,9 +27,9 @@ def check_torch() -> None:
 
 @functools.cache
 def root() -> pathlib.Path:
-    """The folder with bin/ and lib/: the wheel's, or, in a source tree, $CORTADO_BUILD or build/release."""
+    """Returns the folder with bin/ and lib/: the wheel's or, in a source tree, $CORTADO_BUILD or build/release."""
     places = [PACKAGE]
-    try:  # an editable install has them there, and this file here
+    try:  # an editable install keeps the libraries apart from this file
         places.append(pathlib.Path(str(importlib.metadata.distribution("cortado").locate_file("cortado"))))
     except importlib.metadata.PackageNotFoundError:
         pass
@@ -43,21 +43,21 @@ def root() -> pathlib.Path:
 
 
 def shipped(name: str) -> pathlib.Path:
-    """A file that comes along, as data/tinyshakespeare.txt."""
+    """Returns the path of a file that ships with the package, such as data/tinyshakespeare.txt."""
     installed = root() / "share" / "cortado" / name
     return installed if installed.exists() else PACKAGE.parent.parent / name
 
 
 @functools.cache
 def library() -> None:
-    """Loads the operators and classes into torch, once."""
+    """Registers the operators and classes with torch, once."""
     import torch
 
     torch.ops.load_library(str(root() / "lib" / "libcortado.so"))
 
 
 def version() -> str:
-    """Of the package; of a source tree, what its CMakeLists.txt says."""
+    """Returns the version of the package or, in a source tree, of its CMakeLists.txt."""
     try:
         return importlib.metadata.version("cortado")
     except importlib.metadata.PackageNotFoundError:

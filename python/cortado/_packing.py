@@ -1,4 +1,4 @@
-"""What of a batch is read: padding is left out, and documents that lie one behind the other stay apart."""
+"""Converts a batch to packed sequences: removes padding, and keeps documents within a row apart."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 @dataclasses.dataclass
 class Packing:
-    """Of a batch [B, T]: which tokens are read, as documents one behind the other. Every row has one or more."""
+    """The tokens of a batch [B, T] that are read, as packed documents. Every row has at least one document."""
 
     kept: torch.Tensor  # bool [B, T]
-    starts: torch.Tensor  # bool, of the kept tokens, in the rows' order: where a document begins
-    bounds: torch.Tensor  # int64 [N+1], where documents begin and end among the kept tokens; of a row of padding an empty one
-    last: torch.Tensor  # int64 [B], the number of every row's last document
+    starts: torch.Tensor  # bool [kept]: whether a document begins at this kept token; rows in their order
+    bounds: torch.Tensor  # int64 [N+1]: bounds of documents among the kept tokens; a row of padding has an empty document
+    last: torch.Tensor  # int64 [B]: index of each row's last document
 
     @property
     def one_a_row(self) -> bool:
@@ -26,22 +26,22 @@ class Packing:
         return x[self.kept][None]
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """[1, kept, D] -> [B, T, D]: padding has what the token before it has, so that the last column is that of every row's
-        last token."""
+        """[1, kept, D] -> [B, T, D]. Padding gets the values of the token before it, so the last column always has those of
+        each row's last token."""
         lengths = self.kept.sum(1)
         before = lengths.cumsum(0) - lengths
         nearest = before[:, None] + self.kept.cumsum(1).sub(1).clamp(min=0)
         return packed[0, nearest.clamp(max=packed.shape[1] - 1)]
 
     def targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """Of every token the label of the next one of its document, -100 where there is none: [B, T]."""
+        """Returns for every token the label of the next token of its document, or -100 if there is none: [B, T]."""
         following = labels[self.kept].roll(-1)
         following = following.masked_fill(self.starts.roll(-1), -100)
         return torch.full_like(labels, -100).masked_scatter(self.kept, following)
 
 
 def mask_of(tokens: torch.Tensor, attention_mask: torch.Tensor | None, before: int) -> torch.Tensor | None:
-    """Which of the tokens [B, T] are no padding; None: all. `before`: tokens that were read before these."""
+    """Returns which of the tokens [B, T] are not padding; None: all. `before`: number of tokens read before these."""
     if attention_mask is None:
         return None
     rows, length = tokens.shape
@@ -55,7 +55,7 @@ def mask_of(tokens: torch.Tensor, attention_mask: torch.Tensor | None, before: i
 
 
 def _of_row(x: torch.Tensor, tokens: torch.Tensor, name: str) -> torch.Tensor:
-    """[B, T] of [T], [1, T] or [B, T]."""
+    """Expands [T], [1, T] or [B, T] to [B, T]."""
     if x.dim() not in (1, 2) or x.shape[-1] != tokens.shape[1] or (x.dim() == 2 and x.shape[0] not in (1, tokens.shape[0])):
         raise ValueError(f"[model] expected {name} of shape {list(tokens.shape)}, got {list(x.shape)}")
     return x.expand(tokens.shape)
@@ -63,14 +63,14 @@ def _of_row(x: torch.Tensor, tokens: torch.Tensor, name: str) -> torch.Tensor:
 
 def _by_positions(positions: torch.Tensor, kept: torch.Tensor, first: torch.Tensor, before: torch.Tensor | None,
                   cached: int) -> torch.Tensor:  # fmt: skip
-    """A document begins where positions do not go on by one: at 0. `before` [B]: tokens that the rows' states have read, where
-    that is known."""
+    """Returns where documents begin: where positions do not increase by one, but start at 0. `before` [B]: tokens that each
+    row's state has read, if known."""
     found = positions[kept]
     starts = first | (found != found.roll(1) + 1)
     wrong = starts & ~first & (found != 0)
     if before is not None:
         wrong |= first & (found != before[:, None].expand_as(kept)[kept])
-    else:  # padding before them is not known
+    else:  # the amount of padding before them is unknown
         wrong |= first & ((found < 1) | (found > cached))
     if bool(wrong.any()):
         at = int(found[wrong][0])
@@ -80,7 +80,7 @@ def _by_positions(positions: torch.Tensor, kept: torch.Tensor, first: torch.Tens
 
 
 def _by_bounds(bounds: torch.Tensor, kept: torch.Tensor, first: torch.Tensor, name: str) -> torch.Tensor:
-    """Bounds [N+1] among all tokens, padding included, the rows one behind the other."""
+    """Returns where documents begin, from bounds [N+1] among all tokens of all rows, padding included."""
     whole = kept.numel()
     good = bounds.dim() == 1 and bounds.numel() > 1 and int(bounds[0]) == 0 and int(bounds[-1]) == whole
     if not good or bool((bounds.diff() < 0).any()):
@@ -92,7 +92,8 @@ def _by_bounds(bounds: torch.Tensor, kept: torch.Tensor, first: torch.Tensor, na
 def packing_of(tokens: torch.Tensor, attention_mask: torch.Tensor | None = None, cached: int = 0, *,
                position_ids: torch.Tensor | None = None, seq_idx: torch.Tensor | None = None,
                cu_seq_lens_q: torch.Tensor | None = None, cu_seq_lens_k: torch.Tensor | None = None) -> Packing | None:  # fmt: skip
-    """As transformers and TRL say where documents begin, by any of these; None: every row is one, without padding."""
+    """Accepts each way in which transformers and TRL mark documents. Returns None if every row is one document without
+    padding."""
     said = (position_ids, seq_idx, cu_seq_lens_q, cu_seq_lens_k)
     if attention_mask is None and all(it is None for it in said):
         return None
@@ -107,7 +108,7 @@ def _packing_of(tokens: torch.Tensor, attention_mask: torch.Tensor | None, cache
     if mask is None and all(it is None for it in (position_ids, seq_idx, cu_seq_lens_q, cu_seq_lens_k)):
         return None
     kept = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-    first = (kept & (kept.cumsum(1) == 1))[kept]  # of every row the first that is kept
+    first = (kept & (kept.cumsum(1) == 1))[kept]  # the first kept token of every row
     found = {}
     if position_ids is not None:
         known = attention_mask is not None and attention_mask.shape[1] == cached + tokens.shape[1]
@@ -136,7 +137,7 @@ def _packed(kept: torch.Tensor, starts: torch.Tensor) -> Packing:
     before = lengths.cumsum(0) - lengths
     places = starts.nonzero().flatten()
     ends = lengths.sum()[None]
-    # A row of padding alone has an empty document, before that of the next row.
+    # A row that is all padding has an empty document, before the document of the next row.
     bounds = torch.cat([places, before[lengths == 0], ends]).sort().values
     documents = torch.zeros_like(kept, dtype=torch.int64).masked_scatter(kept, starts.long()).sum(1).clamp(min=1)
     return Packing(kept, starts, bounds, documents.cumsum(0) - 1)

@@ -1,4 +1,4 @@
-"""Parts of C++ models as torch modules: weights are Python's, what they compute is C++'s (src/cortado/models/part.h)."""
+"""Parts of C++ models as torch modules: Python holds the weights, C++ computes (src/cortado/models/part.h)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _library.library()
 
 
 def one_line(error: Exception) -> str:
-    """A C++ error's own line, without what torch puts behind it."""
+    """Returns the message of a C++ error without the trace that torch appends."""
     return str(error).partition("\nException raised from")[0].strip()
 
 
 def be_tensor(x: typing.Any, name: str = "what is given to it", where: str = "part") -> None:
-    """torch's own operators print all of what is no tensor."""
+    """Raises TypeError for other types. torch's own error would print the whole value."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"[{where}] {name} must be a tensor, got {type(x).__name__}")
 
 
 def checked(make: typing.Callable[..., typing.Any], *arguments: typing.Any) -> typing.Any:
-    """What C++ makes of settings: where it refuses them, a ValueError with its line."""
+    """Calls `make`; turns C++ errors into ValueError with their message."""
     try:
         return make(*arguments)
     except RuntimeError as error:
@@ -37,12 +37,12 @@ def checked(make: typing.Callable[..., typing.Any], *arguments: typing.Any) -> t
 
 
 def _attribute(name: str) -> str:
-    """A weight's name as an attribute: "in" is a word of Python's, which torch.export would write into its code."""
+    """Returns a weight's name as an attribute. Python keywords such as "in" get a "_", because torch.export writes them as code."""
     return name + "_" if keyword.iskeyword(name) else name
 
 
 class Keywords(torch.nn.Module):
-    """A module whose weights may be called as words of Python's are: getattr(it, "in") is it.in_."""
+    """A module whose weights may have the names of Python keywords: getattr(it, "in") is it.in_."""
 
     def __getattr__(self, name: str) -> typing.Any:
         return super().__getattr__(_attribute(name))
@@ -52,7 +52,7 @@ class Keywords(torch.nn.Module):
 
 
 class Linear(torch.nn.Linear):
-    """A linear map of a part, which reads its weights, and calls whatever stands in its place or hooks it."""
+    """A linear map of a part. C++ reads its weights directly, unless the module is replaced or hooked; then it is called."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         torch.nn.Module.__init__(self)
@@ -62,9 +62,9 @@ class Linear(torch.nn.Linear):
 
 
 class Embedding(torch.nn.Embedding):
-    """An embedding of a part, likewise."""
+    """An embedding of a part, read or called like Linear."""
 
-    bias: torch.Tensor | None = None  # of a tied head: what asks for the head's finds it here
+    bias: torch.Tensor | None = None  # for a tied head, whose bias other code looks for here
 
     def __init__(self, weight: torch.Tensor) -> None:
         torch.nn.Module.__init__(self)
@@ -75,7 +75,7 @@ class Embedding(torch.nn.Embedding):
 
 
 class Weights(Keywords):
-    """Some weights of a part, by their names. It is never called."""
+    """A holder of some of a part's weights. It is never called."""
 
     def _refuse_hook(self, *_: typing.Any, **__: typing.Any) -> typing.NoReturn:
         names = ", ".join([*self._parameters, *self._modules])
@@ -87,30 +87,30 @@ class Weights(Keywords):
 
 
 class Place(typing.NamedTuple):
-    """A module within a part: where it is found, and which of the part's weights are its own."""
+    """A module within a part: its place and its weights."""
 
     name: str  # in checkpoints
-    parent: int  # among the places; -1: the part
+    parent: int  # index among the places; -1: the part
     attribute: str
-    called: bool  # a linear map or an embedding
-    weights: tuple[tuple[int, str], ...]  # numbers of weights, with their attributes
+    called: bool  # whether it is a linear map or an embedding
+    weights: tuple[tuple[int, str], ...]  # index and attribute of each of its weights
 
 
 def _hooked() -> bool:
-    """Whether every call of any module is hooked."""
+    """Whether there are hooks on all modules."""
     module = torch.nn.modules.module
     return bool(module._global_forward_hooks or module._global_forward_pre_hooks or module._global_backward_hooks
                 or module._global_backward_pre_hooks)  # fmt: skip
 
 
 def plain(module: torch.nn.Module) -> bool:
-    """Whether a linear map or embedding is its weights and nothing else, so that they can be read instead of calling it."""
+    """Whether a linear map or embedding has no hooks and is not replaced, so its weights can be read instead of calling it."""
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return type(module) in (Linear, Embedding) and not hooks and "forward" not in module.__dict__ and not _hooked()
 
 
 def adds_only(module: typing.Any) -> bool:
-    """Whether peft has put a layer of LoRA here that does nothing but add products to the weight."""
+    """Whether this is a LoRA layer of peft that only adds products to the weight."""
     if not hasattr(module, "get_delta_weight") or not hasattr(module, "lora_A") or module._forward_pre_hooks:
         return False
     dropouts = [module.lora_dropout[adapter] for adapter in module.active_adapters if adapter in module.lora_dropout]
@@ -120,7 +120,7 @@ def adds_only(module: typing.Any) -> bool:
 
 
 def adapted(module: typing.Any) -> torch.Tensor:
-    """The weight of such a place, with what the active adapters add."""
+    """Returns the weight of such a layer plus the products of the active adapters."""
     weight: torch.Tensor = module.get_base_layer().weight
     if module.disable_adapters or module.merged:
         return weight
@@ -131,7 +131,7 @@ def adapted(module: typing.Any) -> torch.Tensor:
 
 
 def tied_weight(module: typing.Any) -> torch.Tensor:
-    """Of an embedding that is the head as well, whatever has taken its place."""
+    """Returns the weight of an embedding that is also the head, or of the module in its place."""
     if hasattr(module, "get_base_layer") and not isinstance(module, torch.nn.Embedding):
         if adds_only(module):
             return adapted(module)
@@ -144,8 +144,8 @@ def tied_weight(module: typing.Any) -> torch.Tensor:
     return weight
 
 
-# Calls of C++ that are under way, with their parts and the bounds of packed sequences: it comes back for what stands in the
-# place of linear maps and embeddings.
+# Running C++ calls, with their parts and the bounds of packed sequences. C++ calls back for modules that replace linear maps
+# and embeddings.
 _calls: dict[int, tuple[Part, torch.Tensor | None]] = {}
 _numbers = itertools.count()
 
@@ -155,7 +155,7 @@ def _inner(call: int, place: str, x: torch.Tensor) -> torch.Tensor:
     module: typing.Any = part
     for name in place.split("."):
         module = getattr(module, name)
-    # peft's adapter_names give every row an adapter of its own.
+    # peft's adapter_names choose an adapter for every row.
     adapters = [hook.keywords["adapter_names"] for hook in module._forward_pre_hooks.values()
                 if "adapter_names" in (getattr(hook, "keywords", None) or {})]  # fmt: skip
     if not adapters or bounds is None or bounds.shape[0] - 1 != len(adapters[0]):
@@ -175,7 +175,7 @@ EMBEDDINGS = ("embedding", "positions")
 
 
 def _places_of(weights: list[str], called: set[str]) -> tuple[Place, ...]:
-    """Every module of a part with weights of these names, those that hold others before them. The first is the part itself."""
+    """Returns the modules of a part with weights of these names, parents before children. The first is the part itself."""
     own: dict[str, list[tuple[int, str]]] = {"": []}
     for number, weight in enumerate(weights):
         holder, _, last = weight.rpartition(".")
@@ -189,20 +189,20 @@ def _places_of(weights: list[str], called: set[str]) -> tuple[Place, ...]:
 
 
 class Part(Keywords):
-    """The base: a C++ part with its weights as parameters by the names that they have in checkpoints."""
+    """The base class: a C++ part whose weights are parameters with the names that they have in checkpoints."""
 
     def __init__(self, part: dict[str, typing.Any], device: torch.device | str | None = None,
                  dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.part = json.dumps(part)
-        # Of weights that come from elsewhere none are drawn.
+        # Weights on "meta" will be loaded from elsewhere, so none are drawn.
         drawn = str(device) != "meta" and torch.get_default_device().type != "meta"
         made = checked(torch.classes.cortado.Part, self.part, drawn)
         facts = json.loads(made.facts())
-        # One type for all: some weights begin as float32 whatever torch's default is.
+        # Converts all to one type: some weights begin as float32 whatever torch's default is.
         device, dtype = device or torch.get_default_device(), dtype or torch.get_default_dtype()
         weights = {name: weight.to(device=device, dtype=dtype) for name, weight in made.weights().items()}
-        # What each of its own parameters is for: cortado.parameter_groups.
+        # The role of each of its own parameters, for cortado.parameter_groups.
         self.roles: dict[str, str] = {".".join(map(_attribute, name.split("."))): role for name, role in facts["roles"].items()}
         self._draws: bool = facts["draws"]
         self._foreseen: bool = facts["foreseen"]
@@ -240,7 +240,7 @@ class Part(Keywords):
         return holder
 
     def _gather(self, head: bool = False) -> tuple[list[torch.Tensor], list[str]]:
-        """The weights, and the names of the places where something is to be called. head: the embedding is read as one."""
+        """Returns the weights, and the names of the places whose modules must be called. head: the embedding is read as the head."""
         compiling = torch.compiler.is_compiling()
         modules: list[typing.Any] = [self]
         weights: list[typing.Any] = [None] * sum(len(place.weights) for place in self._places)
@@ -252,7 +252,7 @@ class Part(Keywords):
                 modules.append(getattr(holder, place.attribute) if inside is None else inside)
             module = modules[-1]
             if not place.called:
-                # Or one that peft trains as a whole (modules_to_save), which shows the weights of its copy.
+                # Also allows a copy that peft trains as a whole (modules_to_save), which shows its own weights.
                 if place.name and not isinstance(module, Weights) and not hasattr(module, "original_module"):
                     raise TypeError(f"[module] {place.name} is now a {type(module).__name__}: only linear maps and embeddings can "
                                     "be replaced")  # fmt: skip
@@ -273,23 +273,23 @@ class Part(Keywords):
 
     @staticmethod
     def _filled(weights: list[typing.Any]) -> list[torch.Tensor]:
-        """Empty ones where a module is called for itself, of the others' type and on their device."""
+        """Replaces the weights of called modules by empty tensors of the others' type and device."""
         known = next((weight for weight in weights if weight is not None), None)
         none = torch.empty(0) if known is None else known.detach().new_empty(0)
         return [none if weight is None else weight for weight in weights]
 
     def run(self, inputs: list[torch.Tensor], state: State | None, cu_seqlens: torch.Tensor | None,
             part: str | None = None) -> tuple[torch.Tensor, State | None]:
-        """One call of the operator; `part`: another text for the same weights."""
+        """Calls the operator. `part`: another part's description for the same weights."""
         for x in (*inputs, *(state.values() if state else ()), *(() if cu_seqlens is None else (cu_seqlens,))):
             be_tensor(x)
         weights, called = self._gather(head=part is not None)
-        unforeseen = state is not None and not self._foreseen  # how large the state will be
+        unforeseen = state is not None and not self._foreseen  # the state's new size is unknown
         if torch.compiler.is_compiling() and (unforeseen or (self._draws and self.training) or called):
             return self._run_eagerly(inputs, state, cu_seqlens, part)
         return self._run(weights, called, inputs, state, cu_seqlens, part)
 
-    # A gradient would draw other numbers than the call did; what is called in between is Python's.
+    # Not compiled: backward would draw other random numbers than the call did, and modules in between are Python's.
     @torch.compiler.disable
     def _run_eagerly(self, inputs: list[torch.Tensor], state: State | None, cu_seqlens: torch.Tensor | None,
                      part: str | None) -> tuple[torch.Tensor, State | None]:
@@ -315,8 +315,8 @@ class Part(Keywords):
         return results[0], None if state is None else dict(zip(state, results[1:], strict=True))
 
     def zero_state(self, rows: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
-        """The state before the first token, for `rows` sequences: of inputs of this type on this device (the weights' unless
-        said)."""
+        """Returns the state before the first token of `rows` sequences, for inputs of this type on this device (default: those
+        of the weights)."""
         weight = self._gather()[0][0]
         dtype, device = dtype or weight.dtype, device or weight.device
         zeros = torch.ops.cortado.part_zero_state(self.part, rows, torch.empty(0, dtype=dtype, device=device))
@@ -355,7 +355,7 @@ def _fake(part: str, autocast: str, training: bool, weights: list[torch.Tensor],
 
 def _next_state(part: str, x: torch.Tensor, state: list[torch.Tensor],
                 cu_seqlens: torch.Tensor | None) -> list[torch.Tensor]:
-    """States of one size stay as they are; of others torch.ops.cortado.part_places says what they become."""
+    """Returns fake states after x. Those of constant size keep their shape; torch.ops.cortado.part_places tells the others'."""
     if not state:
         return []
     shapes = torch.ops.cortado.part_places(part, [s.shape[1] if s.dim() > 1 else 0 for s in state], x.shape[1])

@@ -1,4 +1,4 @@
-"""The program as one of torchrun's processes: the process group is made here, and the program finds it by its name."""
+"""Runs the program as one of torchrun's processes: creates the process group, which the program finds by its name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import uuid
 
 from cortado import _library
 
-# Commands that several processes do together.
+# Commands that several processes can run together.
 TOGETHER = ("train", "linearize", "eval", "generate", "sweep")
 
 
 class Store(typing.Protocol):
-    """What is used of torch.distributed's."""
+    """The methods of torch.distributed's store that are used here."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -36,11 +36,12 @@ def read(store: Store, key: str) -> str:
 
 
 def agree_on_attempt(store: Store, rank: int, size: int, timeout: float) -> str:
-    """A word that the processes of this attempt share and no earlier one knew. torchrun keeps its store when it starts
-    processes anew, and addresses of those that are gone lie in it still: who reads one waits for a process that is no more.
+    """Returns a word that is shared by the processes of this attempt and differs from earlier attempts'. It is needed because
+    torchrun keeps its store when it restarts processes: the addresses of dead processes are still in it, and reading one
+    means waiting for a process that no longer exists.
 
-    Everyone says hello with a word that is new; process 0 repeats all of them behind its own until each has seen its own
-    there and answered."""
+    Each process writes a new word. Process 0 publishes all words after its own until each process has seen its word there
+    and answered."""
     mine, deadline = uuid.uuid4().hex, time.monotonic() + timeout
     store.set(f"cortado/hello/{rank}", mine)
     while time.monotonic() < deadline:
@@ -59,7 +60,7 @@ def agree_on_attempt(store: Store, rank: int, size: int, timeout: float) -> str:
 
 
 def join(timeout: float) -> str:
-    """Makes the group of all processes: Gloo, and NCCL for what lies on GPUs. Its name, by which C++ finds it."""
+    """Creates the group of all processes: Gloo, and NCCL for tensors on GPUs. Returns its name, by which C++ finds it."""
     import torch
     import torch.distributed as dist
 
@@ -76,7 +77,7 @@ def join(timeout: float) -> str:
 
 
 def run(arguments: list[str]) -> int:
-    """The program with these arguments (the first is its own name), in this process: its exit code."""
+    """Runs the program in this process with these arguments, the first of which is its name. Returns its exit code."""
     asked = {"-h", "--help", "--version"} & set(arguments)
     if not asked and arguments[1:2] != [] and arguments[1] not in TOGETHER:
         return complain(f"[ranks] {arguments[1]} is for one process: leave torchrun out (together: {', '.join(TOGETHER)})", 2)
@@ -87,21 +88,21 @@ def run(arguments: list[str]) -> int:
         timeout = 0.0
     if not 1 <= timeout <= 1e6:
         return complain(f"[ranks] CORTADO_TIMEOUT must be seconds from 1 to 1e6, got {given}", 2)
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the program does: libgomp reads it when torch is loaded
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the program; libgomp reads it when torch is loaded
     _library.check_torch()
     if not asked:
         try:
             os.environ["CORTADO_PROCESS_GROUP"] = join(timeout)
-        except Exception as error:  # of many kinds, with many lines
+        except Exception as error:  # of many types, with many lines
             return complain(f"[ranks] the processes do not find each other: {str(error).splitlines()[0]}", 1)
     else:
-        import torch  # noqa: F401  its libraries, for the program's
-    os.environ["CORTADO_PROGRAM"] = arguments[0]  # for processes of its own
+        import torch  # noqa: F401  loads the libraries that the program needs
+    os.environ["CORTADO_PROGRAM"] = arguments[0]  # for processes that the program starts
     if (share := _library.root() / "share" / "cortado").is_dir():
-        os.environ.setdefault("CORTADO_SHARE", str(share))  # what lies beside the program, which is not Python's
+        os.environ.setdefault("CORTADO_SHARE", str(share))  # the program would look beside the Python executable
     program = ctypes.CDLL(str(_library.root() / "lib" / "libcortado_commands.so"))
     words = (ctypes.c_char_p * (len(arguments) + 1))(*map(os.fsencode, arguments), None)
     code: int = program.cortado_main(len(arguments), words)
     sys.stdout.flush()
-    # Not by way of what else runs at an exit: a group whose other processes are gone would be waited for.
+    # Skips exit handlers: they would wait for a group whose other processes are gone.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What parameters are for, and the groups of an optimiser that follow."""
+"""Roles of parameters, and parameter groups for optimisers that follow from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parameter_roles(module: torch.nn.Module) -> dict[str, str]:
                 for name, role in part.roles.items()}  # fmt: skip
     roles = {}
     for name, parameter in module.named_parameters():
-        # Adapters of peft put the map that they are for into one of their own.
+        # peft wraps an adapted linear map as base_layer of its own module.
         role = declared.get(name.replace(".base_layer.", "."))
         roles[name] = role or _guess(module.get_submodule(name.rpartition(".")[0]), parameter)
     return roles

@@ -1,12 +1,13 @@
-"""`cortado bench scale`: how training gets faster, and how much memory and what messages it takes, on several processes of
-this machine.
+"""`cortado bench scale`: measures training on several processes of this machine: speed-up, memory and communication.
 
-For each number of processes: rows shared out (data parallel), with the optimiser's moments shared out too, and sequences
-shared out (context parallel), by exchanges or by states that are handed on; the same batches each time. A row: tokens a
-second (the median of the steps behind the first quarter), speed-up over one process, the peak memory of a process, bytes
-a step that gradients are added up in and that states are handed on in. A table; with --out also scale.json and scale.svg.
+For each number of processes it measures data parallelism (rows are divided), data parallelism with a divided optimiser
+state, and context parallelism (sequences are divided), where states are exchanged at once or passed from process to
+process. All train on the same batches. Each row of the table has tokens per second (the median of the steps after the
+first quarter), the speed-up over one process, the peak memory per process, and the bytes per step of summed gradients and
+of states that are passed on. With --out it also writes scale.json and scale.svg.
 
-`--memory T`: instead one step of T tokens by one process and by two that share the sequence: what each takes at most."""
+`--memory T` instead measures the peak memory per process of one step of T tokens, for one process and for two that share
+the sequence."""
 
 from __future__ import annotations
 
@@ -41,12 +42,12 @@ def free_port() -> int:
 
 
 def path_with_package() -> str:
-    """For processes that must find this package where it is."""
+    """Returns PYTHONPATH for processes that must import this package."""
     return os.pathsep.join(filter(None, [str(_library.PACKAGE.parent), os.environ.get("PYTHONPATH")]))
 
 
 def run(config: Line, count: int, words: list[str], folder: str, parts: str = "") -> tuple[list[Line], list[int]]:
-    """Trains by `count` processes of one thread each: (lines of metrics.jsonl, peak memory of each in bytes)."""
+    """Trains on `count` processes of one thread each. Returns the lines of metrics.jsonl, and each peak memory in bytes."""
     out = pathlib.Path(folder) / "run"
     path = pathlib.Path(folder) / "config.json"
     path.write_text(json.dumps(config))
@@ -100,7 +101,7 @@ def mib(count: float) -> str:
 
 
 def picture(rows: list[Line], path: pathlib.Path) -> None:
-    """Speed-ups as bars; no more than SVG's own shapes."""
+    """Draws the speed-ups as bars in plain SVG."""
     most = max(row["speedup"] for row in rows)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{40 + 28 * len(rows)}" font-family="sans-serif" font-size="13">',
              '<text x="10" y="20">Speed-up of training over one process</text>']  # fmt: skip
@@ -121,7 +122,7 @@ def measure_speed(options: argparse.Namespace) -> None:
         config.update(dim=64, layers=2)
         config["training"].update(steps=4, context=64)
     rows: list[Line] = []
-    for _ in range(options.rounds):  # ways take turns: what slows the machine down slows all of them
+    for _ in range(options.rounds):  # ways take turns, so that a slow phase of the machine affects all of them
         for count in options.processes:
             for way, words in ways(count).items():
                 with tempfile.TemporaryDirectory() as folder:
@@ -184,13 +185,13 @@ class Parser(argparse.ArgumentParser):
 
 def main(words: list[str]) -> int:
     parser = Parser("cortado bench scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=counts, default=[1, 2], help="numbers of them, separated by commas (default: 1,2)")
+    parser.add_argument("--processes", type=counts, default=[1, 2], help="numbers of processes, separated by commas (default: 1,2)")
     parser.add_argument("--out", type=pathlib.Path, help="a folder for scale.json and scale.svg")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the median is taken (default: 3)")
-    parser.add_argument("--quick", action="store_true", help="a smaller model's few steps, to see that it works")
-    parser.add_argument("--memory", type=int, metavar="T", help="tokens of one sequence")
-    parser.add_argument("--mixer", help="another mixer than gla")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements, whose median is taken (default: 3)")
+    parser.add_argument("--quick", action="store_true", help="a few steps of a smaller model, to see that it works")
+    parser.add_argument("--memory", type=int, metavar="T", help="measure memory instead, for a sequence of T tokens")
+    parser.add_argument("--mixer", help="the mixer (default: gla)")
     options = parser.parse_args(words)
     if options.rounds < 1 or (options.memory is not None and options.memory < 2):
         parser.error("--rounds must be 1 or more, --memory 2 or more")

@@ -11,13 +11,13 @@ import transformers
 
 from cortado import models
 
-_FILE = "tokenizer_config.json"  # what is transformers' own, beside the program's folder
+_FILE = "tokenizer_config.json"  # transformers' own file, beside the program's folder
 _ROLES = tuple(transformers.PreTrainedTokenizer.SPECIAL_TOKENS_ATTRIBUTES)
 _OTHERS = ("padding_side", "truncation_side", "model_max_length", "chat_template", "extra_special_tokens")
-# What from_pretrained is told of where files come from, which are in the folder here.
+# Options of from_pretrained about where files come from; they have no effect on a local folder.
 _OF_FILES = {"_from_auto", "_commit_hash", "revision", "token", "cache_dir", "force_download", "local_files_only", "proxies",
              "use_fast", "trust_remote_code", "name_or_path"}  # fmt: skip
-_NO_LENGTH = 10**29  # transformers' word for a tokenizer without a longest text
+_NO_LENGTH = 10**29  # above this, transformers means "no limit"
 
 
 class CortadoTokenizer(transformers.PreTrainedTokenizer):
@@ -56,7 +56,7 @@ class CortadoTokenizer(transformers.PreTrainedTokenizer):
         super().__init__(**options)
 
     def _name_all(self) -> list[str]:
-        """Texts of the tokens; where two have the same one, or none is a whole character, with their numbers."""
+        """Returns the tokens' texts. A text that is not unique, or no whole character, gets the token's number."""
         names: dict[str, None] = {}
         for number in range(self.own.vocabulary):
             text = self.own.decode([number])
@@ -81,7 +81,7 @@ class CortadoTokenizer(transformers.PreTrainedTokenizer):
         return self._ids[token]
 
     def _add_tokens(self, new_tokens: list[typing.Any], special_tokens: bool = False) -> int:
-        """0: none is new. What has a role is a token wherever it was read as one; others must be read as one."""
+        """Returns 0, because no token is new. Tokens without a role must be encoded as one token already."""
         roles = {str(token) for token in self._special_tokens_map.values() if token is not None}
         for token in map(str, new_tokens or []):
             number = self._known(token)
@@ -109,9 +109,9 @@ class CortadoTokenizer(transformers.PreTrainedTokenizer):
 
     def _decode(self, token_ids: int | list[int], skip_special_tokens: bool = False,
                 clean_up_tokenization_spaces: bool | None = None, **options: typing.Any) -> str:  # fmt: skip
-        """The text as the program writes it: with the spaces that were read, whatever is said of cleaning them up (pipelines say
-        it of every tokenizer)."""
-        known = ("use_source_tokenizer", "spaces_between_special_tokens")  # of others', at their neutral value
+        """Returns the text as the program writes it. Ignores clean_up_tokenization_spaces, which pipelines set for every
+        tokenizer."""
+        known = ("use_source_tokenizer", "spaces_between_special_tokens")  # options of other tokenizers, accepted at their neutral value
         for name, value in options.items():
             if value is not None and not (name in known and value is False):
                 raise TypeError(f"[tokenizer] decode has no argument {name!r}")
@@ -123,7 +123,7 @@ class CortadoTokenizer(transformers.PreTrainedTokenizer):
     def save_pretrained(self, save_directory: str | os.PathLike[str], legacy_format: bool | None = None,
                         filename_prefix: str | None = None, push_to_hub: bool = False,
                         **options: typing.Any) -> tuple[str, ...]:  # fmt: skip
-        """The program's own folder, which it reads as before, and what was changed here, which transformers reads."""
+        """Writes the program's tokenizer folder, and a file with the settings for transformers."""
         for name, value in {"legacy_format": legacy_format, "filename_prefix": filename_prefix, "push_to_hub": push_to_hub, **options}.items():
             if value and name != "save_jinja_files":
                 raise ValueError(f"[tokenizer] save_pretrained does not know {name}={value!r}")

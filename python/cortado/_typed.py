@@ -1,4 +1,4 @@
-"""Arguments of another Python type: one line that says so."""
+"""Reports arguments of a wrong Python type in one line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMES = {"Tensor": "a tensor", "typing.Literal": "a string"}
 
 
 def _wrong_type(function: typing.Callable[..., typing.Any], arguments: typing.Any, named: typing.Any) -> str | None:
-    """The first argument that is not of the type that the function says, in one line."""
+    """Describes the first argument that does not have the annotated type, in one line."""
     try:
         given = inspect.signature(function).bind(*arguments, **named).arguments
-    except TypeError:  # Python's own line says which is missing or too many
+    except TypeError:  # Python's own message names the missing or superfluous argument
         return None
     for name, value in given.items():
         kind = str(function.__annotations__[name]).partition("[")[0].removesuffix(" | None")
@@ -30,7 +30,7 @@ def _wrong_type(function: typing.Callable[..., typing.Any], arguments: typing.An
 
 
 def typed(function: typing.Callable[_P, _R]) -> typing.Callable[_P, _R]:
-    """A wrong type is a TypeError of one line: torch's own prints all numbers of what it was given."""
+    """Raises TypeError with one line for a wrong type. torch's own error would print the whole tensor."""
 
     @functools.wraps(function)
     def call(*arguments: _P.args, **named: _P.kwargs) -> _R:

@@ -29,7 +29,7 @@ class Block(Part):
     def __init__(self, config: dict[str, typing.Any], layer: int, device: torch.device | str | None = None,
                  dtype: torch.dtype | None = None) -> None:
         super().__init__({"part": "block", "config": config, "layer": layer}, device, dtype)
-        # As transformers sets them: nothing of the block is kept for its backward, which computes it once more.
+        # Set by transformers. With checkpointing, backward recomputes the block instead of saving activations.
         self.gradient_checkpointing = False
         self._gradient_checkpointing_func: typing.Callable[..., torch.Tensor] | None = None
 
@@ -85,7 +85,7 @@ class LanguageModel(Part):
     def __init__(self, config: dict[str, typing.Any], device: torch.device | str | None = None,
                  dtype: torch.dtype | None = None) -> None:
         config = json.loads(checked(torch.ops.cortado.config, json.dumps(config)))
-        # What lies before the first block and behind the last does not depend on those between.
+        # The parts before the first block and after the last one do not depend on the blocks.
         ends = {**config, "layers": 1, "mixer": config.get("mixer") or config["layers"][0]["mixer"]}
         super().__init__({"part": "embedding", "config": ends}, device, dtype)
         self.config = config

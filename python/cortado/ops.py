@@ -1,4 +1,4 @@
-"""The operators, typed: what torch.ops.cortado has, with its documentation.
+"""The operators of torch.ops.cortado as typed and documented functions.
 
 What they have in common:
 

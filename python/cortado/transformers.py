@@ -158,7 +158,7 @@ class CortadoBackbone(models.LanguageModel):
         return packing_of(tokens, attention_mask, cache.length if cache is not None else 0, **documents)
 
     def read(self, tokens: torch.Tensor, packing: Packing | None, cache: CortadoCache | None) -> torch.Tensor:
-        """hidden() of the tokens that are read, after those of the cache, which gets what is left."""
+        """Returns hidden() of the tokens, which follow those of the cache, and updates the cache."""
         state = cache.state if cache is not None else None
         one_a_row = packing is None or packing.one_a_row
         if not one_a_row and state is not None:
@@ -172,16 +172,16 @@ class CortadoBackbone(models.LanguageModel):
             x = packing.unpack(packed)
         if cache is not None:
             cache.state, cache.length = after, cache.length + tokens.shape[1]
-            if packing is not None and not one_a_row:  # a row goes on from its last document
+            if packing is not None and not one_a_row:  # each row continues from its last document
                 cache.batch_select_indices(packing.last)
         return x
 
 
 def refuse(options: dict[str, typing.Any]) -> None:
-    """What transformers may ask of other models, and what nobody knows: it would go wrong silently here."""
+    """Raises for options of other models and for unknown ones, which would otherwise be ignored silently."""
     for name, value in options.items():
         known = name in ("inputs_embeds", "output_hidden_states", "output_attentions", "output_router_logits")
-        if value is None or (known and value is False) or name in ("max_length_q", "max_length_k"):  # which the bounds say
+        if value is None or (known and value is False) or name in ("max_length_q", "max_length_k"):  # implied by the bounds
             continue
         if known:
             raise ValueError(f"[model] {name} is not known to cortado models")
@@ -189,7 +189,7 @@ def refuse(options: dict[str, typing.Any]) -> None:
 
 
 def targets_of(labels: torch.Tensor, tokens: torch.Tensor, packing: Packing | None) -> torch.Tensor:
-    """Of every token the label of the next one."""
+    """Returns for every token the label of the next one."""
     if labels.shape != tokens.shape:
         raise ValueError(f"[model] expected labels of shape {list(tokens.shape)}, as the tokens', got {list(labels.shape)}")
     if packing is not None:
@@ -227,7 +227,7 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         self.post_init()
 
     def _init_weights(self, module: torch.nn.Module) -> None:
-        """They were drawn when the model was made, as the program draws them."""
+        """Does nothing: the weights were drawn when the model was made."""
 
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.model.embedding
@@ -236,11 +236,11 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         raise ValueError("[model] the vocabulary's size is the config's: make another model")
 
     def get_output_embeddings(self) -> torch.nn.Module | None:
-        """Of a tied model its embedding: the head has no other weight."""
+        """Returns the head; for a tied model the embedding, whose weight the head uses."""
         if "head" in self.model._modules:
             return self.model.head
         embedding = self.model._modules["embedding"]
-        if "head_bias" in self.model._parameters:  # shown there, and no parameter of it
+        if "head_bias" in self.model._parameters:  # visible there without being its parameter
             embedding.__dict__["bias"] = self.model.head_bias
         return embedding
 
@@ -290,7 +290,7 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
         loss, logits = None, None
         if labels is not None:
             targets = targets_of(labels, input_ids, packing)
-            if self.model.calls_head:  # once
+            if self.model.calls_head:  # calls it only once
                 logits = self.model.logits(hidden)
                 loss = models.loss_of_logits(logits, targets)
                 logits = logits[:, kept]
@@ -313,7 +313,7 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
             model_kwargs["past_key_values"] = CortadoCache()
 
     def _prepare_position_ids_for_generation(self, *_: typing.Any) -> None:
-        """The state counts; those that transformers would make go wrong behind padding on the right."""
+        """Adds none: the state counts positions, and those of transformers are wrong after padding on the right."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: typing.Any, *arguments: typing.Any, **options: typing.Any) -> typing.Any:
@@ -375,9 +375,9 @@ class CortadoForCausalLM(transformers.PreTrainedModel, transformers.GenerationMi
 
 
 def unknown(options: dict[str, typing.Any]) -> dict[str, typing.Any]:
-    """What is left of from_pretrained's options: settings of the config, or nothing that is known."""
+    """Returns the options of from_pretrained that are settings of the config, or unknown."""
     read = {"config", "dtype", "torch_dtype", "memory", "device_map"}
-    # Where files come from, and how they are read, which changes nothing here.
+    # Options about where files come from and how they are read; they have no effect here.
     of_files = {"_from_auto", "_commit_hash", "adapter_kwargs", "cache_dir", "code_revision", "force_download", "local_files_only",
                 "low_cpu_mem_usage", "proxies", "revision", "token", "trust_remote_code", "use_safetensors", "weights_only"}  # fmt: skip
     neutral = {"attn_implementation": "eager", "subfolder": "", "ignore_mismatched_sizes": False, "output_loading_info": False}
@@ -386,7 +386,7 @@ def unknown(options: dict[str, typing.Any]) -> dict[str, typing.Any]:
 
 
 def _device(place: typing.Any) -> torch.device:
-    """Of a device_map, which puts the whole model into one place."""
+    """Returns the device of a device_map, which must put the whole model on one device."""
     if isinstance(place, dict):
         if set(place) != {""}:
             raise ValueError(f"[model] device_map {place}: a cortado model is on one device, as {{'': 'cpu'}}")

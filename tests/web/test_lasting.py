@@ -196,7 +196,7 @@ def test_a_model_that_was_not_taught_to_talk_goes_on_with_the_text(page_of, prog
     page, asked = page_of(tmp_path / "run"), []
     page.on("requestfinished", lambda it: asked.append(it.post_data) if it.url.endswith("/v1/chat/completions") else None)
     limit_answers(page, 30)
-    expect(page.locator(".welcome")).to_contain_text("goes on with the text")
+    expect(page.locator(".welcome")).to_contain_text("continues the text")
     expect(page.get_by_role("button", name="First Citizen:")).to_be_enabled()
     first = ask(page, "ROMEO:", "run")
     ask(page, "JULIET:", "run")

@@ -41,7 +41,7 @@ function App() {
   const links = Object.entries(VIEWS).map(([name, { title }]) => ({ name, title }));
   return (
     <>
-      <a class="skip" href="#main" onClick={skipToMain}>To the content</a>
+      <a class="skip" href="#main" onClick={skipToMain}>Skip to the content</a>
       <Header links={links} route={route} />
       <main id="main" tabIndex={-1} class={route}><View /></main>
     </>

@@ -15,6 +15,7 @@
 
 namespace cortado {
 
+// The result of an analysis, in three forms.
 struct Finding {
   Json json = Json::object();
   Table table{{}};

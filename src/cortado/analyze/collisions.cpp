@@ -83,7 +83,7 @@ at::Tensor recall_errors(const at::Tensor& keys, const at::Tensor& values, int64
 
 namespace {
 
-// A layer's pictures, to which every head and memory adds.
+// The pictures of one layer. Every head and memory adds its own panels and lines.
 struct LayerPictures {
   HeatMap errors, relative;
   LineChart curves;

@@ -153,13 +153,14 @@ std::optional<SlotTrace> slot_trace(const std::vector<OperatorCall>& calls) {
     }
   }
   const at::Tensor total = trace.read.sum(-1);
-  // The weights are no softmax: other states are read by these operators, too.
+  // If the weights over the slots do not sum to one, the operators read another kind of state, not slots.
   if ((total - 1).abs().max().item<double>() > 1e-3) return std::nullopt;
   return trace;
 }
 
 std::optional<GateTrace> gate_trace(const std::vector<OperatorCall>& calls, int64_t heads, int64_t tokens) {
-  // Gates of these operators rescale running maxima or belong to the latents. Slots have a trace of their own.
+  // In these operators, gates rescale running maxima or belong to latents, and are not decays of a state. Slots have a
+  // trace of their own.
   if (calls_any(calls, {"cortado::_time_softmax", "cortado::_running_max", "cortado::_latte_scan"}))
     return std::nullopt;
   if (slot_trace(calls)) return std::nullopt;

@@ -1,4 +1,4 @@
-// The keys that readers of JSON ask for, wherever in the program: what settings there are.
+// Lists the settings that the program knows, by recording which keys the readers of JSON objects ask for.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace cortado {
 
-// Records, while it lives, every question of every JsonReader of this thread, together with the reader's place. One at a
-// time per thread.
+// Records the questions of every JsonReader of this thread during its lifetime, with each reader's place. At most one
+// recorder per thread may exist at a time.
 class AskedKeys {
  public:
   struct Key {
@@ -24,7 +24,7 @@ class AskedKeys {
 
   const std::vector<Key>& keys() const { return keys_; }
 
-  // For JsonReader: adds a question to the one that lives, if there is one.
+  // Called by JsonReader: adds a question to this thread's recorder, if there is one.
   static void add(const std::string& place, const JsonReader::Question& question);
 
  private:

@@ -165,13 +165,15 @@ class JsonFields {
   bool required_ = false;
 };
 
-// Read and write a struct that describes its fields in a member `void fields(JsonFields&)`.
+// Reads a struct that describes its fields in a member `void fields(JsonFields&)`. `place` names the object in error
+// messages; with `required`, a missing field is an error. Throws InputError if a field is unknown or has a wrong value.
 template <typename Struct>
 Struct from_fields(const Json& object, const std::string& place, bool required = false) {
   Struct result;
   JsonFields::read(object, place, [&](JsonFields& json) { result.fields(json); }, required);
   return result;
 }
+// Writes such a struct as a JSON object.
 template <typename Struct>
 Json json_of(Struct it) {
   return JsonFields::written([&](JsonFields& json) { it.fields(json); });

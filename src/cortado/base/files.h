@@ -52,6 +52,7 @@ class AtomicFile {
 // Makes renames inside `directory` durable. Best effort: some file systems refuse.
 void sync_directory(const std::string& directory);
 
+// Returns whether `path` is a folder in which this process may create files.
 bool is_writable_directory(const std::string& path);
 
 // Throws InputError if no file can be written at `path`. Call it before work whose result takes long to compute.

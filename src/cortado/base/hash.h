@@ -8,9 +8,11 @@
 
 namespace cortado {
 
+// The hash of an empty text (FNV's offset basis).
 inline constexpr uint64_t kHashStart = 0xCBF29CE484222325ULL;
 
-// Unlike std::hash, gives the same value with every standard library.
+// Returns the hash of `bytes`, the same with every standard library (std::hash differs). Passing the hash of a text as
+// `value` continues it: hash_bytes(b, hash_bytes(a)) is the hash of a + b.
 constexpr uint64_t hash_bytes(std::string_view bytes, uint64_t value = kHashStart) {
   for (const char c : bytes) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
   return value;

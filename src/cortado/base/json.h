@@ -12,6 +12,7 @@
 
 namespace cortado {
 
+// Objects keep the order in which their keys were inserted.
 using Json = nlohmann::ordered_json;
 
 // Parse a file or a text. Errors are InputError with file name, line and column in one line.

@@ -19,6 +19,7 @@ struct Machine {
   std::string flags;
 };
 
+// Reads the description from /proc, /sys and the control group.
 Machine this_machine();
 
 }  // namespace cortado

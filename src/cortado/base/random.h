@@ -13,6 +13,7 @@ namespace cortado {
 // 64-bit key to 128 random bits. Gives equal bits on every machine.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
+// A random stream, identified by a seed and a name. Streams of equal seed and name give equal numbers.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view name);

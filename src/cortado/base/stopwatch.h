@@ -7,6 +7,7 @@
 
 namespace cortado {
 
+// Measures wall-clock time from its construction, with a clock that never jumps.
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
@@ -15,6 +16,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+// Runs work() and returns the seconds that it took.
 template <typename Work>
 double seconds_of(Work&& work) {
   const Stopwatch watch;

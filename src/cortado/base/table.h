@@ -24,6 +24,7 @@ size_t fitting(std::string_view text, int columns);
 // Splits the text into lines of at most `columns`, at spaces where possible.
 std::vector<std::string> fold(std::string_view text, int columns);
 
+// A table of texts with a header.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}

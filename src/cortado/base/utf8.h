@@ -16,6 +16,7 @@ struct Utf8Char {
 };
 Utf8Char utf8_char(std::string_view text);
 
+// Appends the character of a valid code point to `out`.
 void append_utf8(std::string& out, uint32_t code);
 
 // Returns the number of leading bytes of `text` that form whole valid characters (text.size() if all do).

@@ -26,6 +26,7 @@ size_t word_index(std::string_view word, const std::vector<std::string>& known, 
 template <typename Enum>
 using Words = std::vector<std::pair<std::string, Enum>>;
 
+// Returns the names in their order.
 template <typename Enum>
 std::vector<std::string> names_in(const Words<Enum>& words) {
   std::vector<std::string> names;
@@ -39,6 +40,7 @@ Enum value_of(const Words<Enum>& words, std::string_view name, std::string_view 
   return words[word_index(name, names_in(words), place)].second;
 }
 
+// Returns the name of a value, which must be in `words`.
 template <typename Enum>
 const std::string& name_of(const Words<Enum>& words, Enum wanted) {
   for (const auto& [name, value] : words) {

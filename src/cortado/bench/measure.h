@@ -11,6 +11,7 @@
 
 namespace cortado {
 
+// What to measure: every case at every length and number of threads.
 struct OperatorRequest {
   std::vector<const OperatorCase*> cases;
   std::vector<int64_t> tokens = {256, 1024, 4096, 16384, 65536};

@@ -6,6 +6,7 @@
 
 namespace cortado {
 
+// Returns the cases of all operators.
 const std::vector<OperatorCase>& operator_cases();
 
 // Returns the cases named, each by case ("gated_scan/head") or by operation ("gated_scan": all of its cases); all cases

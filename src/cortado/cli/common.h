@@ -66,6 +66,7 @@ inline auto kind(const char* name) {  // the name of the value in the help
   return [name](CLI::Option* it) { it->type_name(name); };
 }
 
+// The options that every command has.
 struct CommonOptions {
   std::string device = "cpu";        // "cpu", "cuda", "cuda:1", ...
   int64_t threads = 0;               // 0: torch's choice, one per core
@@ -168,6 +169,6 @@ void print_stopped(const std::string& command, const std::string& out, int64_t s
 std::string program_name();
 std::string shell_quoted(const std::string& word);
 
-std::string version_line();  // "cortado 0.1.0 (ba470ef1c2)"
+std::string version_line();  // "cortado 0.2.0 (ba470ef1c2)"
 
 }  // namespace cortado

@@ -1,4 +1,5 @@
-// cortado doctor: the machine and what is used of it, where files are found, and whether the operators are right.
+// cortado doctor: shows the machine, which of its features are used and where files are found, and checks the
+// operators.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>

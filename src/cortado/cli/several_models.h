@@ -12,6 +12,7 @@
 
 namespace cortado {
 
+// The models to evaluate, with the options that all of them share.
 struct SeveralModels {
   std::vector<std::string> runs;
   std::string label;  // name of the model; only with a single model

@@ -20,6 +20,7 @@ Json mixer_settings(const std::string& name, int64_t latents, bool causal = true
 // Returns the config with that mixer in every layer, and with positions that the mixer uses (see CompareRequest::bare).
 Json with_mixer(const Json& base, const std::string& mixer, int64_t latents, bool bare = false);
 
+// What to compare, and where to write the results.
 struct CompareRequest {
   Json config;  // a model's config with "training"; its mixer is replaced
   std::string config_name, data;
@@ -37,6 +38,7 @@ struct CompareRequest {
   bool progress = true;
 };
 
+// The result of compare().
 struct Comparison {
   bool done = false;  // false: stopped; the same request resumes it without redoing finished runs
   // One object per mixer; a failed run has a "message" in place of the numbers. The fields: the name; the width of the
@@ -52,6 +54,7 @@ struct Comparison {
 // measured at the end with the mixers taking turns, because a machine's speed drifts by more than mixers differ.
 Comparison compare(const CompareRequest& request);
 
+// Returns the table of Comparison::rows, one line per mixer.
 Table comparison_table(const Json& rows, const CompareRequest& request);
 
 }  // namespace cortado

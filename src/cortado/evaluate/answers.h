@@ -9,6 +9,7 @@
 
 namespace cortado {
 
+// Options of answer_all().
 struct AnswerOptions {
   int64_t tokens = 128;             // largest length of an answer
   std::vector<int32_t> stops = {};  // an answer ends before the first of these tokens
@@ -17,6 +18,7 @@ struct AnswerOptions {
   std::function<void(int64_t tokens)> progress = {};  // tokens read and generated so far, over all prompts
 };
 
+// The result of answer_all().
 struct Answers {
   std::vector<std::vector<int32_t>> tokens;  // one answer per prompt
   double state_bytes = 0;                    // bytes per sequence after its prompt, on average

@@ -13,6 +13,7 @@
 
 namespace cortado {
 
+// Options of evaluate_loss().
 struct EvaluateOptions {
   int64_t context = 256;  // tokens per window: the model never sees more at once
   // Tokens by which the window moves. 0 stands for `context`: windows side by side, which is fast, but the first tokens
@@ -26,6 +27,7 @@ struct EvaluateOptions {
   Ranks ranks = {};                                                // processes that share the calls; each gets the sum
 };
 
+// Sums over all scored tokens, and the means that follow from them.
 struct Evaluation {
   int64_t tokens = 0;  // tokens scored: all but the first of each document
   double total = 0.0;  // nats

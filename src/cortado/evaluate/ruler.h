@@ -16,6 +16,7 @@
 
 namespace cortado {
 
+// What to ask, and how: every task at every length.
 struct RulerRequest {
   std::vector<std::string> tasks = {"single_1"};
   std::vector<int64_t> lengths = {512, 1024, 2048, 4096};  // tokens of the prompt and answer together
@@ -47,6 +48,7 @@ struct RulerCell {
   double percent() const { return 100.0 * score / static_cast<double>(samples); }
 };
 using RulerColumn = std::pair<std::string, int64_t>;  // task, length
+// By the model's name, then by task and length.
 using RulerCells = std::map<std::string, std::map<RulerColumn, RulerCell>>;
 
 // Sums up all results of `file` per model.

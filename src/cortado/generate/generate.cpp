@@ -98,7 +98,7 @@ Conversation::Conversation(Session& session, const std::string& system)
   fail_input_if(session.depth() > 0 && !system.empty(),
                 "[chat] the loaded state already has its system message: it cannot get another one");
   if (!system.empty()) messages_ = {{"system", system}};
-  // Of a loaded session it only matters that it ended with an answer.
+  // All that matters about a loaded session is that it ended with an answer.
   if (session.depth() > 0) messages_ = {{"user", ""}, {"assistant", ""}};
 }
 

@@ -32,6 +32,7 @@ class StopFilter {
 std::optional<StreamDecoder> decoder_after(const std::shared_ptr<const Tokenizer>& tokenizer,
                                            std::span<const int32_t> tokens);
 
+// Options of generate().
 struct GenerateOptions {
   SamplingOptions sampling = {};
   int64_t tokens = 200;                   // largest number of tokens
@@ -42,6 +43,7 @@ struct GenerateOptions {
   std::function<void(int32_t token)> on_token = {};
 };
 
+// The result of generate(): how many tokens it made, and why it ended.
 struct Generated {
   enum class End { kTokens, kStop, kCancelled };
   int64_t tokens = 0;  // tokens sampled and read back by the session

@@ -12,6 +12,7 @@
 
 namespace cortado {
 
+// How a token is chosen from the logits. The defaults sample from the model's own distribution.
 struct SamplingOptions {
   double temperature = 1.0;         // logits / temperature; 0: always the likeliest token
   int64_t top_k = 0;                // keep only the k likeliest tokens; 0: all

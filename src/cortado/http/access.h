@@ -9,6 +9,7 @@
 
 namespace cortado {
 
+// Decides which requests are allowed.
 class Access {
  public:
   explicit Access(const HttpOptions& options) : options_(options) {}  // the options must outlive this

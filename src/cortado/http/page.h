@@ -7,6 +7,7 @@
 
 namespace cortado {
 
+// A file with its media type.
 struct PageFile {
   std::string type;  // "text/html; charset=utf-8"
   std::string bytes;

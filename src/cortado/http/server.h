@@ -12,6 +12,7 @@
 
 namespace cortado {
 
+// Options of the server.
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8080;  // 0: any free port

@@ -5,6 +5,7 @@
 
 namespace cortado {
 
+// c10d's process group.
 struct RanksGroup {
   c10::intrusive_ptr<c10d::ProcessGroup> handle;
 };

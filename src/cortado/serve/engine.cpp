@@ -179,7 +179,7 @@ void Engine::run() {
     turn();
     publish();
   }
-  // Lets nobody wait for an answer that will not come.
+  // Fails all open requests, so that no client waits for an answer that will not come.
   const auto error = std::make_exception_ptr(Failure("[serve] the server has ended"));
   for (const auto& answer : waiting_) answer->fail(error);
   for (const auto& reading : readings_) reading->answer->fail(error);

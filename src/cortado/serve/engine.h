@@ -19,6 +19,7 @@
 
 namespace cortado {
 
+// A model that the engine serves.
 struct ServedModel {
   std::string name;
   std::shared_ptr<LanguageModel> model;
@@ -33,6 +34,7 @@ int64_t vocabulary_of(const ServedModel& served);  // number of tokens that may 
 // Pieces of prompts end at multiples of this, or of EngineOptions::piece, which is a multiple of it.
 inline constexpr int64_t kPiece = 64;
 
+// Limits of the engine.
 struct EngineOptions {
   int64_t rows = 16;                // answers that are read and generated at a time
   int64_t waiting = 64;             // largest number of waiting requests

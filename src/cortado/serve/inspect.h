@@ -7,6 +7,7 @@
 
 namespace cortado {
 
+// The largest text and the largest answer of POST /v1/inspect.
 struct InspectLimits {
   int64_t tokens = 512;
   int64_t numbers = int64_t{1} << 20;  // per answer

@@ -9,6 +9,7 @@
 
 namespace cortado {
 
+// Counters and histograms. All methods are thread-safe.
 class Metrics {
  public:
   // Metrics without labels exist from the beginning with value 0, so that rates include the first request.

@@ -9,6 +9,8 @@
 
 namespace cortado {
 
+// The automaton: numbered states with edges between them. The expression matches a text if its characters lead from
+// begin() to end().
 class Fragments {
  public:
   // kFree edges need no character; kBegin and kEnd edges can only be passed at the beginning and the end of the text.

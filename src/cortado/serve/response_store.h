@@ -32,6 +32,7 @@ class ResponseStore {
   virtual void check() {}                          // throws Failure if the store is unusable at the moment
 };
 
+// Where responses are stored, and for how long.
 struct StoreOptions {
   std::string place;                  // empty: in memory; a folder; redis://HOST:PORT
   double seconds = 30 * 86400;        // lifetime of a response

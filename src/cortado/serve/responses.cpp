@@ -99,7 +99,7 @@ struct Responses::Turn {
   size_t model = 0;
   std::string instructions;
   std::vector<ChatMessage> input;  // of this turn
-  // Of the turns before.
+  // From the previous turns:
   std::vector<ChatMessage> messages = {};
   std::vector<int32_t> tokens = {};
   size_t head = 0, head_messages = 0;  // tokens and messages of the first turn's prompt

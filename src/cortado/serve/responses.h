@@ -59,6 +59,7 @@ class RunningResponse {
   mutable std::mutex mutex_;
 };
 
+// The methods of /v1/responses: starts responses, and finds, removes and cancels stored ones. Thread-safe.
 class Responses {
  public:
   Responses(Engine& engine, const WireLimits& limits, std::unique_ptr<ResponseStore> store);
@@ -72,6 +73,8 @@ class Responses {
 
   bool has_store() const;  // whether the store works at the moment
 
+  // Each takes a response's id and returns the API's answer. Throws WireError with status 404 if there is no such
+  // response, and with status 400 if the call is not valid, such as cancelling a response that has ended.
   Json get(const std::string& id);
   Json remove(const std::string& id);
   Json cancel(const std::string& id);

@@ -89,7 +89,7 @@ TEST(Responses, LaterSystemMessagesJoinTheFirst) {
             static_cast<int64_t>(
                 std::string("\n\nBe true.\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n").size()) +
                 12 + 10);  // the answer, and its end token, which the model did not generate itself
-  // From here on nothing in the head changes.
+  // From here on, the conversation's first turn stays the same.
   Json third = ask("Go on.", second);
   EXPECT_EQ(cached(service.make(third)), prompt_tokens(second) + 11);
 }

@@ -8,6 +8,7 @@
 
 namespace cortado {
 
+// A schema in the form that the grammar library enforces.
 struct HeldSchema {
   // A part that the library can't enforce: a unique constant text in the schema, to be replaced by our own rule.
   struct Rule {

@@ -29,6 +29,7 @@ enum Place : unsigned {
   kOllama = 1u << 13,
 };
 
+// What the server does with a field.
 enum class Use {
   kDone,     // read; the row's values count as absent
   kSame,     // an alias of a field that is read
@@ -36,6 +37,7 @@ enum class Use {
   kNeutral,  // has no effect with one of the row's values; all others are refused
 };
 
+// A row of the table.
 struct Field {
   const char* name;
   unsigned places;
@@ -47,6 +49,7 @@ struct Field {
   bool strict = false;     // also accepted with `serve --strict`
 };
 
+// Returns the whole table.
 const std::vector<Field>& all_fields();
 
 // Returns the row of a field at that place; null if there is none.
@@ -60,6 +63,7 @@ bool is_neutral(const Field& field, const Json& value, bool strict = false, std:
 // not considered.
 std::optional<std::string> slip_of(const std::string& word, const std::vector<std::string>& known);
 
+// Returns the names of the fields that are accepted at that place, with `strict` as by `serve --strict`.
 std::vector<std::string> field_names(unsigned place, bool strict);
 
 }  // namespace cortado

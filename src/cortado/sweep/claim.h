@@ -12,6 +12,7 @@ namespace cortado {
 // anew.
 inline constexpr int64_t kClaimSeconds = 120;
 
+// A claim held by this process.
 class Claim {
  public:
   // Returns null if somebody else has the claim. Throws Failure if the folder can't be written.

@@ -8,6 +8,7 @@
 
 namespace cortado {
 
+// The estimated cost of one run.
 struct Estimate {
   int64_t tokens = 0;   // that the run will read, repetitions included
   double seconds = 0;   // on this machine, validations included

@@ -17,6 +17,7 @@ namespace cortado {
 // "best_over" with the best metric. Runs without a result are ignored, and combinations without any result get no row.
 Json sweep_rows(const SweepPlan& plan, const std::vector<Json>& results);
 
+// Returns the table of the rows that sweep_rows() gives.
 Table sweep_table(const SweepPlan& plan, const Json& rows);
 // A table of every run, successful or not.
 Table sweep_runs_table(const SweepPlan& plan, const std::vector<Json>& results);

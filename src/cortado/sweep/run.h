@@ -23,6 +23,7 @@ struct SweepPlace {
   std::string log(const SweepRun& run) const { return folder(run) + ".log"; }
 };
 
+// The circumstances that all runs of a sweep share.
 struct SweepTraining {
   at::Device device = at::kCPU;
   std::string data;                 // the text for language models without "training.data"

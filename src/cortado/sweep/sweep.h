@@ -10,6 +10,7 @@
 
 namespace cortado {
 
+// Which runs to do, and how.
 struct SweepRequest {
   SweepPlan plan;
   std::string out;
@@ -23,6 +24,7 @@ struct SweepRequest {
   bool progress = true;
 };
 
+// The result of run_sweep().
 struct SweepResult {
   bool done = false;          // every run of all shards has a result
   std::vector<Json> results;  // existing results, in the plan's order

@@ -79,7 +79,7 @@ TEST_F(SweepTest, WrongFilesAreRefused) {
   EXPECT_NE(refused(R"({"config": 3})").find("\"config\" must be"), std::string::npos);
 }
 
-// Of two rates the better one counts, by its mean over two seeds, one of which failed.
+// A row has the better of two rates, judged by its mean over two seeds. One of the seeds failed.
 TEST_F(SweepTest, RowsAreTheBestRatesMeanOverSeeds) {
   const SweepPlan all = plan();
   std::vector<Json> results;

@@ -10,8 +10,10 @@
 
 namespace cortado::testing {
 
+// Every mixer of the suite has this width and number of heads.
 inline constexpr int64_t kWidth = 24, kHeads = 4;
 
+// Returns the mixer's parameters, then x.
 inline std::vector<Tensor> leaves(Mixer& mixer, const Tensor& x) {
   std::vector<Tensor> all = mixer.parameters();
   all.push_back(x);
@@ -48,6 +50,7 @@ class Conformance : public ::testing::TestWithParam<Subject> {
   }
 };
 
+// Copies all weights of `from` to `to`, which has the same structure.
 inline void copy_weights(Mixer& to, const Mixer& from) {
   at::NoGradGuard no_grad;
   for (auto& weight : named_weights(to)) weight.value().copy_(named_weights(from)[weight.key()]);

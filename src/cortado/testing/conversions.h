@@ -21,6 +21,7 @@
 
 namespace cortado::testing::conversions {
 
+// Returns the config of a language model with three layers and the given mixer.
 inline Json small_config(const std::string& mixer) {
   Json config = parse_json(R"({"vocabulary": 256, "dim": 24, "heads": 4, "layers": 3, "norm": "rms",
       "feed_forward": {"type": "swiglu", "dim": 32}, "positions": "rotary", "context": 64})",
@@ -29,15 +30,18 @@ inline Json small_config(const std::string& mixer) {
   return config;
 }
 
+// Softmax attention with two heads per key-value head.
 const char* const kGrouped =
     R"({"mixer": "softmax", "kv_heads": 2, "head_dim": 8, "bias": true, "output_bias": false})";
 
+// Returns LoLCATs' settings with the changes in `more`, a JSON object.
 inline Json lolcats_settings(const std::string& more = "{}") {
   Json settings = parse_json(R"({"mixer": "lolcats", "window": 4, "layout": "sliding"})", "test");
   settings.update(parse_json(more, "test"));
   return settings;
 }
 
+// Returns about 4500 characters, the same in every call.
 inline std::string random_words() {
   const std::vector<std::string> words = {"tea ", "and ", "milk ", "or ", "coffee. "};
   std::string text;
@@ -93,6 +97,7 @@ class ConversionTest : public ::testing::Test {
   TemporaryDirectory folder_;
 };
 
+// Returns random tokens [rows, length] below 256, the same in every call.
 inline Tensor some_tokens(int64_t rows, int64_t length) {
   at::manual_seed(11);
   return at::randint(256, {rows, length}, at::kLong);

@@ -14,6 +14,7 @@ namespace cortado::delta_cases {
 inline const std::vector<std::string> kGates = {"none", "head", "channel", "constant", "constant channel"};
 inline const std::vector<std::string> kNames = {"o", "final_state", "dq", "dk", "dv", "dbeta", "dg", "dinitial"};
 
+// The options and sizes of a call.
 struct Case {
   std::string gate = "channel";  // one of kGates
   int64_t tokens = 64;
@@ -34,6 +35,7 @@ struct Inputs {
   Tensor bounds;
 };
 
+// Returns random inputs in float64, the same for equal cases.
 inline Inputs random_inputs(const Case& c) {
   at::manual_seed(7);
   const auto normal = [](std::vector<int64_t> sizes) { return at::randn(sizes, at::kDouble); };
@@ -85,6 +87,7 @@ inline std::vector<Tensor> results(const Inputs& in, bool reference, int64_t lay
   return all;
 }
 
+// Expects relative errors below `tolerance`. `what` describes the case in messages.
 inline void expect_same(const std::vector<Tensor>& got, const std::vector<Tensor>& right, double tolerance,
                         const std::string& what) {
   for (size_t i = 0; i < got.size(); ++i) {

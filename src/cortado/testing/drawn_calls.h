@@ -18,6 +18,7 @@ using at::Tensor;
 using c10::IValue;
 using torch::jit::Stack;
 
+// Describe an argument, and a call with all of its arguments, for messages. A tensor appears as its type and shape.
 inline std::string text_of(const IValue& value) {
   if (value.isTensor() && value.toTensor().defined()) {
     const Tensor& x = value.toTensor();

@@ -10,10 +10,11 @@
 
 namespace cortado::testing {
 
+// The result of error_of() for an action that throws nothing.
 inline constexpr const char* kNoError = "no error";
 
-// Returns the message of the exception that `act` throws and expects that ours have one line; "no error" if it throws
-// nothing.
+// Returns the message of the exception that `act` throws; kNoError if it throws nothing. Expects a single line, unless
+// torch threw it.
 inline std::string error_of(const std::function<void()>& act) {
   try {
     act();

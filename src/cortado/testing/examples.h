@@ -14,6 +14,7 @@
 
 namespace cortado::testing {
 
+// The settings in one mechanism's lists of examples.json.
 struct Examples {
   std::filesystem::path folder;
   std::vector<std::string> examples;         // together they use every option; the conformance suite runs each
@@ -24,6 +25,7 @@ struct Examples {
   std::vector<std::string> normalized, normalized_bidirectional;
 };
 
+// Adds the examples of one examples.json to `all`, by mechanism. Throws InputError for an unknown list.
 inline void read_examples(const std::string& path, std::map<std::string, Examples>& all) {
   const Json file = read_json_file(path);
   for (const auto& [name, lists] : file.items()) {
@@ -43,7 +45,7 @@ inline void read_examples(const std::string& path, std::map<std::string, Example
   }
 }
 
-// Throws InputError if a mechanism has no examples, since it would go untested.
+// Returns the examples of a mechanism. Throws InputError if it has none, since it would go untested.
 inline const Examples& examples_of(const Mechanism& mechanism) {
   static const std::map<std::string, Examples> all = [] {
     const char* source = std::getenv("CORTADO_SOURCE");

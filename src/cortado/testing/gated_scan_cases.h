@@ -14,6 +14,7 @@ namespace cortado::gated_cases {
 
 inline const std::vector<std::string> kGates = {"none", "head", "channel", "constant", "constant channel"};
 
+// The options and sizes of a call.
 struct Case {
   std::string gate = "channel";  // one of kGates
   std::string read = "key";
@@ -36,6 +37,7 @@ struct Inputs {
   Tensor bounds;
 };
 
+// Returns random inputs in float64, the same for equal cases.
 inline Inputs random_inputs(const Case& c) {
   at::manual_seed(7);
   const auto normal = [](std::vector<int64_t> sizes) { return at::randn(sizes, at::kDouble); };
@@ -89,6 +91,7 @@ inline std::vector<Tensor> results(const Case& c, const Inputs& in, bool referen
   return all;
 }
 
+// Returns the names of the tensors that results() gives.
 inline std::vector<std::string> names(const Inputs& in) {
   std::vector<std::string> list{"o", "final_state"};
   const char* all[] = {"dq", "dk", "dv", "dg", "dbonus", "dinitial"};
@@ -98,6 +101,7 @@ inline std::vector<std::string> names(const Inputs& in) {
   return list;
 }
 
+// Expects relative errors below `tolerance`. `what` describes the case in messages.
 inline void expect_equal(const std::vector<Tensor>& got, const std::vector<Tensor>& right,
                          const std::vector<std::string>& name, double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), right.size()) << what;

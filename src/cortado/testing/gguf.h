@@ -11,6 +11,7 @@
 
 namespace cortado {
 
+// Collects metadata (add) and tensors, and gives the bytes of the file.
 class GgufBuilder {
  public:
   void add(const std::string& key, const std::string& text) {

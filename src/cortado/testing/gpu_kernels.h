@@ -16,6 +16,8 @@ inline void expect_near(const Tensor& found, const Tensor& right, const char* wh
 }
 
 // If several heads read one state, each has a copy of it, and the gradient of the final state goes to the first copy.
+// These return the first copies [N, state heads, K, V] of states [N, heads, K, V], and a gradient [N, state heads, K,
+// V] as one for all heads, which is zero for the other copies.
 inline Tensor first_copy(const Tensor& states, int64_t state_heads) {
   return states.unflatten(1, {state_heads, -1}).select(2, 0);
 }

@@ -65,6 +65,7 @@ inline Tensor between_pages(const Tensor& x, size_t room, size_t at) {
   const auto release = [=](void*) { munmap(memory, room + 2 * page); };
   return at::from_blob(begin + at, x.sizes(), release, x.options()).copy_(x);
 }
+// Rounds up to a multiple of the page size.
 inline size_t whole_pages(size_t bytes) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return (bytes + page - 1) / page * page;

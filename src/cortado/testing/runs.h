@@ -15,6 +15,7 @@
 
 namespace cortado::testing {
 
+// A temporary folder with helpers to train in it and to compare runs.
 class RunTest : public ::testing::Test {
  protected:
   RunTest() { at::set_num_threads(1); }

@@ -63,6 +63,7 @@ class Marked : public ChattyBytes {
   SpecialTokens special_;
 };
 
+// Makes an engine of one small chat model with random weights, called "it".
 inline std::unique_ptr<Engine> chatty_engine(const EngineOptions& options = {},
                                              const std::string& mixer = R"({"mixer": "latte"})") {
   const auto model = wide_model(mixer);

@@ -7,6 +7,7 @@
 
 namespace cortado::testing {
 
+// Expects that the statistics of 2000 examples are within the tolerances of the published ones.
 inline void expect_published(const TaskExamples& task) {
   const Json found = task.statistics(2000);
   const auto published = task.published();

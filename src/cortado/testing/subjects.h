@@ -12,12 +12,14 @@
 
 namespace cortado::testing {
 
+// A mechanism with settings, in its causal or its bidirectional form.
 struct Subject {
   const Mechanism* mechanism;
   std::string settings;
   bool causal;
 };
 
+// Returns all subjects in the causal or the bidirectional form; all_subjects() returns both.
 inline std::vector<Subject> subjects(bool causal) {
   std::vector<Subject> all;
   for (const Mechanism* mechanism : mechanisms()) {

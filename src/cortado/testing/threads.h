@@ -14,6 +14,7 @@
 
 namespace cortado::testing {
 
+// Returns a Parallel that starts kThreads threads for each call.
 template <int kThreads>
 kernels::Parallel std_threads() {
   return {.threads = kThreads, .run = [](int64_t workers, void (*work)(void*, int64_t), void* task) {

@@ -1,4 +1,5 @@
-// torch.ops.cortado.asked_settings: the settings that a config is read by, for documentation (scripts/settings.py).
+// torch.ops.cortado.asked_settings: lists the settings that a config can have. scripts/settings.py writes documentation
+// from it.
 #include <torch/library.h>
 
 #include "cortado/base/asked_keys.h"
@@ -20,9 +21,9 @@ void read_settings(const std::string& kind, const Json& settings) {
   }
 }
 
-// The keys that reading this object asks for, in order, as JSON: [{"place": "config.head", "name": "classes", "expected":
-// ..., "default": ..., "words": [...]}]. A refused object gives those that were asked for until then. `kind`: "config", "training",
-// "task", or "tasks" for the names of all tasks and what they are.
+// Returns the keys that are asked for when this object is read, in order, as JSON: [{"place": "config.head", "name":
+// "classes", "expected": ..., "default": ..., "words": [...]}]. If the object is refused, returns the keys up to the
+// error. `kind` is "config", "training" or "task"; "tasks" lists the names of all tasks with descriptions.
 std::string asked_settings(const std::string& kind, const std::string& text) {
   Json found = Json::array();
   if (kind == "tasks") {
@@ -37,7 +38,7 @@ std::string asked_settings(const std::string& kind, const std::string& text) {
   try {
     read_settings(kind, settings);
   } catch (const InputError&) {
-    // Something else is missing or wrong, which whoever asks varies.
+    // The object lacks another key or has a wrong value. The caller varies the object to reach the remaining keys.
   }
   for (const auto& [place, question] : asked.keys()) {
     found.push_back({{"place", place},

@@ -14,6 +14,7 @@
 
 namespace cortado {
 
+// The description of a training run.
 struct TrainRequest {
   Json config;              // a model's config with "training"; null with kResume: the run's own
   std::string config_name;  // for messages
@@ -30,6 +31,7 @@ struct TrainRequest {
   OpenTaskData task = open_language_data;  // opens the data of configs without "task"
 };
 
+// The result of train_run().
 struct TrainResult {
   bool done = false;  // false: stopped; --resume continues
   TrainerState state;

@@ -42,6 +42,7 @@ bool goes_on_after_a_loss(const RunFolder& folder);
 // generation defaults of `base`, the run that it starts from ("": none).
 void describe_run(const RunFolder& folder, const Tokenizer* tokenizer, const Json& config, const std::string& base);
 
+// Which state of the folder is expected when a run starts.
 enum class FolderUse {
   kFresh,      // must be new or empty; leftovers of a run that died before its first checkpoint are allowed
   kResume,     // must hold a run

@@ -23,12 +23,14 @@ struct DecodeSpeed {
   int64_t resident_bytes = 0;  // of the whole process
 };
 
+// A model whose speed is measured, with the results so far.
 struct SpeedContender {
   std::shared_ptr<LanguageModel> model;
   double training_speed = 0;  // tokens per second of forward, backward and update
   std::vector<DecodeSpeed> decode = {};
 };
 
+// What to measure.
 struct SpeedRequest {
   TrainingOptions options;  // batch and context determine the tokens per batch
   std::function<TrainingBatch()> next_batch;

@@ -13,6 +13,7 @@
 
 namespace cortado {
 
+// How a run can be stopped, and whether it shows its progress.
 struct RunControl {
   std::function<bool()> stop;  // asked after every step and during validation; true ends the run cleanly
   int64_t stop_at = -1;        // step after which to stop as if asked; -1: none

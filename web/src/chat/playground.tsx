@@ -118,7 +118,7 @@ function Welcome({ conversation }: { conversation: Conversation }) {
     <div class="welcome">
       <p>Talk with a served model, or with two side by side, and see what each keeps in memory. Every turn can be edited
         or branched: both versions stay, and only what differs is read.</p>
-      {untaught && <p>This model was not taught to chat: it goes on with the text.</p>}
+      {untaught && <p>This is not a chat model: it continues the text.</p>}
       <ul class="examples" aria-label="Examples">
         {(untaught ? BEGINNINGS : QUESTIONS).map((text) => (
           <li key={text}>

@@ -113,7 +113,7 @@ export function SettingsPanel({ conversation }: { conversation: Conversation }) 
             touch(conversation);
           }} />
         <StopField key={resets} stops={sampling.stop ?? []} change={(stop) => change({ stop })} />
-        <button type="button" title="All but the system message" onClick={reset}>Reset</button>
+        <button type="button" title="Resets everything except the system message" onClick={reset}>Reset</button>
       </div>
     </details>
   );

@@ -111,7 +111,7 @@ export function messagesFor(conversation: Conversation, turn: Turn, column: numb
 
 export function markLeft(answer: Answer): void {
   answer.state = "cut";
-  answer.problem = "The page was left while this was being written.";
+  answer.problem = "The page was closed while this was being written.";
 }
 
 export const isOpen = (answer: Answer): boolean => answer.state === "waiting" || answer.state === "writing";

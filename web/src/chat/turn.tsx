@@ -118,7 +118,7 @@ function waitingWords({ progress, text }: Answer): string {
 // How far the reading is, of what was not remembered.
 function ReadingBar({ progress }: { progress: Progress }) {
   const { total, cache, processed } = progress;
-  return <progress aria-label="Read of the prompt" max={total - cache} value={processed - cache} />;
+  return <progress aria-label="Progress of reading the prompt" max={total - cache} value={processed - cache} />;
 }
 
 function stateWords(answer: Answer): string {
@@ -152,7 +152,7 @@ function AnswerView({ answer, memory, most, goOn }: AnswerProps) {
           {answer.state === "waiting" && progress && progress.processed < progress.total &&
             <ReadingBar progress={progress} />}
           {more && <button type="button" onClick={goOn}
-            title="Asks again with the same seed: the same words come, and then more">Go on</button>}
+            title="Repeats the request with the same seed and a higher limit, so that the text continues">Go on</button>}
         </p>
         <Meter {...{ answer, memory, most }} />
       </footer>

@@ -75,9 +75,9 @@ export function RulerPanel({ rows }: { rows: RulerRow[] }) {
   const show = (value: number): string => `${value.toFixed(1)} %`;
   return (
     <section>
-      <h2>RULER: what is found again in long texts</h2>
+      <h2>RULER: retrieval from long texts</h2>
       <div class="panel-choices"><Choice label="Task" value={task} options={options} choose={setChosen} /></div>
-      <Chart label={`Share of right answers against length, ${task}`} lines={lines}
+      <Chart label={`Share of correct answers by length, ${task}`} lines={lines}
         x={{ label: "length, tokens", log: true, show: short, ...marksOf(lines) }}
         y={{ label: "right", show, range: [0, 100] }} />
       <LinesTable lines={lines} show={show} />

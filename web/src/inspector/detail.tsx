@@ -67,7 +67,7 @@ function heldWords(slots: Slots, at: number): string {
 
 function gateWords({ norm, decay, least, most }: NonNullable<Head["gates"]>, at: number): string {
   const extremes = least[at] === most[at] ? "" : ` (${number(least[at]!)} to ${number(most[at]!)})`;
-  return `norm ${number(norm[at]!)}; ${number(decay[at]!)} is left of what was there${extremes}`;
+  return `norm ${number(norm[at]!)}; ${number(decay[at]!)} of the old state is left${extremes}`;
 }
 
 // For screen readers, when another token is looked at.
@@ -75,7 +75,7 @@ function said(inspection: Inspection, head: Head, at: number): string {
   if (!head.weights) return "";
   const words = (list: Weighed[]) => list.map(({ token, weight }) => `${named(inspection, token)}, ${number(weight)}`);
   const past = words(readsMost(head, at, 2)).join("; ");
-  return `It reads ${past}. It is remembered by ${words(rememberedBy(head, at, 2)).join("; ") || "nobody after it"}.`;
+  return `It reads ${past}. It is remembered by ${words(rememberedBy(head, at, 2)).join("; ") || "no later token"}.`;
 }
 
 // As high whatever it says: what lies below must not move.
@@ -92,7 +92,7 @@ export function Detail({ inspection, layer, head, at }: Props) {
           <WeighedList inspection={inspection} list={readsMost(head, at, FEW)} none="no weights" /></div>
         <div><h3>Remembered by</h3>
           <WeighedList inspection={inspection} list={rememberedBy(head, at, FEW)}
-            none={head.weights ? "nobody after it" : "no weights"} /></div>
+            none={head.weights ? "no later token" : "no weights"} /></div>
       </div>
       <dl class="facts">
         {head.places && <Fact name="Lives in" words={lifeOf(head, layer, at)} />}
@@ -122,7 +122,7 @@ function Numbers({ inspection, layer, head, at }: Props) {
                 <th scope="col">Token</th>
                 <th scope="col">it reads</th>
                 <th scope="col">remembers it</th>
-                {head.places && <th scope="col">lives in, now</th>}
+                {head.places && <th scope="col">memory, now</th>}
               </tr>
             </thead>
             <tbody>

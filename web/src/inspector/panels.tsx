@@ -47,7 +47,7 @@ export function WeightsPanel(props: PanelProps) {
         mark={{ row: at, column: at }} hover={(point) => hover(point && point.row)}
         choose={(point: Point) => pin(point.row)} />
       <Scale most="the row's largest" signed={signed} />
-      {layer.same_for_channels === false && <p class="soft">Each channel weighs the past in its own way: the mean.</p>}
+      {layer.same_for_channels === false && <p class="soft">Each channel has its own weights: this is their mean.</p>}
     </section>
   );
 }
@@ -61,7 +61,7 @@ export function MemoriesPanel(props: PanelProps) {
   const summary = memories.map((memory, place) => `${counts[place]} in the ${memory}`).join(", ");
   return (
     <section class="panel">
-      <h2>Where each token lives</h2>
+      <h2>Memory of each token</h2>
       <HeatMap data={head} square size={{ rows: tokens, columns: tokens }}
         label={`Which memory holds each token, ${where(props)}. When token ${at} is read: ${summary}`}
         value={(t, s) => (s <= t && placeOf(head, t, s) >= 0 ? placeOf(head, t, s) : null)}
@@ -121,8 +121,8 @@ export function GatesPanel(props: PanelProps) {
   const { norm, decay, least, most } = props.head.gates!;
   const points = (values: number[]): [number, number][] => values.map((value, token) => [token, value]);
   const constant = least.every((value, token) => value === most[token]);
-  const decays: Line[] = constant ? [{ name: "what is left", points: points(decay) }] : [
-    { name: "what is left, mean of the channels", points: points(decay) },
+  const decays: Line[] = constant ? [{ name: "decay", points: points(decay) }] : [
+    { name: "decay, mean over the channels", points: points(decay) },
     { name: "least", points: points(least), dashed: true },
     { name: "most", points: points(most), dashed: true },
   ];
@@ -133,8 +133,8 @@ export function GatesPanel(props: PanelProps) {
       <Chart label={`Norm of the state after each token, ${where(props)}; at the end ${number(norm[norm.length - 1]!)}`}
         lines={[{ name: "norm of the state", points: points(norm) }]} mark={props.at}
         x={{ label: "token", show: short }} y={{ label: "norm", show: number }} />
-      <Chart label={`What each token leaves of the state, ${where(props)}`} lines={decays} mark={props.at}
-        x={{ label: "token", show: short }} y={{ label: "left of it", show: number, range: [0, 1.02] }} />
+      <Chart label={`Decay of the state at each token, ${where(props)}`} lines={decays} mark={props.at}
+        x={{ label: "token", show: short }} y={{ label: "decay", show: number, range: [0, 1.02] }} />
     </section>
   );
 }

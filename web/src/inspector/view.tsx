@@ -144,8 +144,8 @@ function Shown({ inspection }: { inspection: Inspection }) {
 function LineLegend({ memories }: { memories: string[] | undefined }) {
   return (
     <ul class="legend">
-      <li><i class="swatch past" aria-hidden="true" />what the token reads</li>
-      <li><i class="swatch ahead" aria-hidden="true" />who remembers it</li>
+      <li><i class="swatch past" aria-hidden="true" />tokens that it reads</li>
+      <li><i class="swatch ahead" aria-hidden="true" />tokens that read it later</li>
       {memories?.map((memory, place) => (
         <li key={memory}><i class={`swatch line place${place}`} aria-hidden="true" />in the {memory}</li>
       ))}

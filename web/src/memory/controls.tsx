@@ -98,7 +98,7 @@ function StateFields({ settings, change }: Props) {
           </label>
         )}
         <BytesSelect label="State precision" name="stateBytes" {...{ settings, change }} />
-        <Check label="A state for each query head" name="perQuery" {...{ settings, change }} />
+        <Check label="One state per query head" name="perQuery" {...{ settings, change }} />
       </div>
     </fieldset>
   );

@@ -1,9 +1,9 @@
-// What layers keep that do not keep keys and values of every token: the numbers of one layer's state, as `cortado analyze
-// memory` counts them, but for the position.
+// State sizes of linear-time layers: the numbers of one layer's state, as `cortado analyze memory` counts them, without the
+// position.
 export interface Sizes {
-  states: number; // heads that have a state of their own
+  states: number; // heads with a state of their own
   headSize: number;
-  size: number; // what can be chosen: the kind says what it is
+  size: number; // the size that can be chosen; its meaning depends on the kind
 }
 
 export interface Numbers {
@@ -54,17 +54,17 @@ export const KINDS: Record<string, Kind> = {
     name: "A window of keys and values",
     size: { label: "Window, tokens", usual: 128 },
     numbers: (it) => ({ sums: 0, pairs: window(it, it.size - 1) }),
-    formula: ({ states, headSize, size }) => `2 × ${states} heads × ${headSize} × ${size - 1} tokens, and the one itself`,
+    formula: ({ states, headSize, size }) => `2 × ${states} heads × ${headSize} × ${size - 1} tokens, and the current one`,
   },
   latte: {
     name: "Latte: latent states",
-    size: { label: "Latents a head", usual: 32 },
+    size: { label: "Latents per head", usual: 32 },
     numbers: (it) => ({ sums: latte(it, it.size), pairs: 0 }),
     formula: ({ states, headSize, size }) => `${states} heads × ${size} latents × (${headSize} + 2)`,
   },
   macchiato: {
     name: "Macchiato: latent states and a window of 129",
-    size: { label: "Latents a head", usual: 32 },
+    size: { label: "Latents per head", usual: 32 },
     numbers: (it) => ({ sums: latte(it, it.size) + it.states * it.headSize, pairs: window(it, 128) }),
     formula: ({ states, headSize: d, size }) => `${states} heads × (${size} latents × (${d} + 2) + ${d} + 2 × ${d} × 128 `
       + "tokens)",

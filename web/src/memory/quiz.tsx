@@ -17,11 +17,11 @@ const QUESTIONS: Question[] = [
   {
     text: "What problem is linear attention fundamentally trying to address?",
     options: [
-      { text: "What it costs to let the tokens of a long sequence act on each other", right: true, reply: "Yes." },
-      { text: "That models have too many weights", reply: "Its weights are about as many: what shrinks is what is kept "
-        + "of a sequence, and the work a token." },
-      { text: "That softmax attention recalls too little", reply: "The other way round: exact recall is what softmax "
-        + "attention is good at." },
+      { text: "The cost of interactions between the tokens of a long sequence", right: true, reply: "Yes." },
+      { text: "That models have too many weights", reply: "It has about as many weights: what shrinks is the memory "
+        + "per sequence and the work per token." },
+      { text: "That softmax attention recalls too little", reply: "On the contrary: softmax attention is good at exact "
+        + "recall." },
     ],
     answer: "It reduces the cost of sequence interaction, so that long contexts become more tractable in both memory "
       + "and computation.",
@@ -30,8 +30,8 @@ const QUESTIONS: Question[] = [
     text: "Why did early linear attention methods often underperform full attention?",
     options: [
       { text: "They ran in too narrow a number format", reply: "Formats matter, but float32 did not save them." },
-      { text: "They could not be trained in parallel", reply: "They could: a sum over the past is easy to cut in "
-        + "pieces." },
+      { text: "They could not be trained in parallel", reply: "They could: a sum over the past is easy to split "
+        + "into chunks." },
       { text: "A compact state blurs single tokens of the past", right: true, reply: "Yes." },
     ],
     answer: "Summarising the history into a compact state can over-compress token-level information, which harms tasks "

@@ -17,10 +17,10 @@ export function lengthsOf({ linear, tokens }: Settings): number[] {
 
 const OF = {
   token: {
-    title: "a token that is written", orders: ["O(n)", "O(1)"],
+    title: "generating a token", orders: ["O(n)", "O(1)"],
     at: (work: Memory, tokens: number): number => work.constant + work.perToken * tokens,
   },
-  prompt: { title: "a prompt that is read", orders: ["O(n²)", "O(n)"], at: promptWork },
+  prompt: { title: "reading a prompt", orders: ["O(n²)", "O(n)"], at: promptWork },
 };
 
 const PREFIXES = ["", " k", " M", " G", " T", " P", " E", " Z"];
@@ -47,7 +47,7 @@ export function Work({ settings }: { settings: Settings }) {
   return (
     <section>
       <h2>Work of {title}</h2>
-      <p>Multiplications and additions between tokens; those with the weights come on top, and are the same for all.</p>
+      <p>Multiplications and additions between tokens. Those with the weights come on top, and are the same for all.</p>
       <div class="panel-choices">
         <label>
           Work of

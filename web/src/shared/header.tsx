@@ -8,7 +8,7 @@ const WORDS = {
   ready: "Server ready",
   gone: "Server does not answer; trying again",
   back: "Server is back",
-  locked: "Server wants a key",
+  locked: "Server needs a key",
 };
 
 export function Header({ links, route }: { links: { name: string; title: string }[]; route: string }) {
