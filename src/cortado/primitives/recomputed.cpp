@@ -30,8 +30,7 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     fail_input_if(at::GradMode::is_enabled(), "differentiating twice is not supported");
     const auto kept = context->saved_data["f"].toCapsule();
-    variable_list found =
-        gradients_of(static_cast<const Kept&>(*kept).f, context->get_saved_variables(), gradients);
+    variable_list found = gradients_of(static_cast<const Kept&>(*kept).f, context->get_saved_variables(), gradients);
     found.insert(found.begin(), Tensor());  // of f
     return found;
   }
@@ -42,7 +41,8 @@ class Recording {
  public:
   Recording()
       : guard_(c10::impl::tls_local_dispatch_key_set().included_,
-               c10::impl::tls_local_dispatch_key_set().excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView) {}
+               c10::impl::tls_local_dispatch_key_set().excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView) {
+  }
 
  private:
   c10::impl::ForceDispatchKeyGuard guard_;

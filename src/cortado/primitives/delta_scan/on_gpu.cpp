@@ -281,7 +281,7 @@ FormOutputs read(Calls& calls, const FormInputs& in) {
 }  // namespace
 
 FormOutputs evaluate_on_gpu(const FormInputs& in, const FormOptions& options, double factor,
-                                 const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
+                            const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
   Calls calls(in, options, factor, bounds, machine, parts);
   const auto floats = [](const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; };
   FormInputs given = in;

@@ -17,9 +17,9 @@ enum Input { kQuery, kKeys, kValues, kGates, kBeta, kBonus, kState };
 // Decays inside a chunk, from its gates [B,H,C,K|1]. Only sums (products) of gates are formed, no differences, so that
 // nothing cancels, no exponent is positive, and a gate may be -inf.
 struct Decays {
-  Tensor pairs;           // [t, s]: over s < u <= t, in the reads' order: [B,H,C,C,K|1]; 0 where s comes later
-  Tensor enter, leave;    // over u <= t, and over u > s: [B,H,C,K|1]
-  Tensor through;         // over the chunk: [B,H,K|1]
+  Tensor pairs;         // [t, s]: over s < u <= t, in the reads' order: [B,H,C,C,K|1]; 0 where s comes later
+  Tensor enter, leave;  // over u <= t, and over u > s: [B,H,C,K|1]
+  Tensor through;       // over the chunk: [B,H,K|1]
 
   Decays(const Tensor& gates, const Rule& rule) {
     const int64_t size = gates.size(2);
@@ -55,8 +55,8 @@ Tensor pair_sums(const Tensor& weights, const Tensor& x, const Tensor& decay) {
 // One chunk: in[Input] [B,H,C,*] and the state [B,H,K,V] -> (reads [B,H,C,K|V], the next state).
 Tensors read_chunk(const Tensors& in, const Rule& rule) {
   const Tensor &q = in[kQuery], &k = in[kKeys], &state = in[kState];
-  const Tensor gates = in[kGates].defined() ? in[kGates]
-                                            : at::full({1, 1, k.size(2), 1}, rule.factors ? 1 : 0, k.options());
+  const Tensor gates =
+      in[kGates].defined() ? in[kGates] : at::full({1, 1, k.size(2), 1}, rule.factors ? 1 : 0, k.options());
   const Decays decay(gates, rule);
   Tensor v = in[kValues];
   if (rule.delta) {  // v_t becomes what is stored: β_t (v_t - S'ᵀ k_t), S' with the writes of the chunk before t
@@ -147,8 +147,15 @@ FormOutputs differentiate_by_aten(const ScanCall& call, const Bounds& bounds, co
                                   const Tensor& grad_state) {
   const Tensors in = inputs_of(call), found = gradients_of(scan_of(call, bounds), in, {grad_o, grad_state});
   const auto of = [&](Input i) { return found[i].defined() || !in[i].defined() ? found[i] : at::zeros_like(in[i]); };
-  FormOutputs out{.y = {}, .x = of(kKeys), .w = {}, .v = of(kValues), .g = of(kGates), .beta = of(kBeta),
-                  .bonus = {}, .initial = of(kState), .final_state = {}};
+  FormOutputs out{.y = {},
+                  .x = of(kKeys),
+                  .w = {},
+                  .v = of(kValues),
+                  .g = of(kGates),
+                  .beta = of(kBeta),
+                  .bonus = {},
+                  .initial = of(kState),
+                  .final_state = {}};
   (call.read_keys ? out.y : out.w) = of(kQuery);
   if (call.bonus.defined()) out.bonus = of(kBonus).unsqueeze(0);  // of a batch
   return out;

@@ -53,6 +53,6 @@ bool kernel_takes(const FormInputs& in, const FormOptions& options, bool step);
 // the state's. Derivatives come in the type of their argument if that has all the heads, else in float32, that of an
 // absent y or w in v's; the final state has the state's heads.
 FormOutputs evaluate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
-                                    const std::vector<int64_t>* bounds, bool step);
+                               const std::vector<int64_t>* bounds, bool step);
 
 }  // namespace cortado::gated

@@ -95,7 +95,7 @@ bool kernel_takes(const FormInputs& in, const FormOptions& options, bool step) {
 }
 
 FormOutputs evaluate_by_kernel(const FormInputs& in, const FormOptions& options, double factor,
-                                    const std::vector<int64_t>* bounds, bool step) {
+                               const std::vector<int64_t>* bounds, bool step) {
   const KernelCall call = kernel_call(in, options, factor, bounds);
   const bool delta = in.beta.defined();
   const int64_t products = in.x.size(0) * in.x.size(1) * options.heads * in.x.size(3) * in.v.size(3);

@@ -39,7 +39,7 @@ at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widt
 }
 
 FormOutputs evaluate_on_gpu(const FormInputs& given, const FormOptions& options, double factor,
-                                 const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
+                            const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
   const c10::DeviceGuard guard(given.x.device());
   const FormInputs in = widened(given, 8);
   const auto compute = [&] {

@@ -17,6 +17,6 @@ at::ScalarType operand_type(const Tensor& v, std::initializer_list<int64_t> widt
 // As evaluate_by_kernel. Derivatives come in the inputs' type; the gates', and states, in float32. `parts`: of time; 0: as many
 // as fill the GPU.
 FormOutputs evaluate_on_gpu(const FormInputs& given, const FormOptions& options, double factor,
-                                 const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts = 0);
+                            const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts = 0);
 
 }  // namespace cortado::gated

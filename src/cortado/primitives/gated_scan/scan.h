@@ -10,8 +10,8 @@ namespace cortado::gated {
 // values. With beta, the delta rule, beta_t (v_t - S'ᵀ k_t) is stored instead of v_t, S' = diag(exp g_t) S_{t-1}. With a
 // bonus S_{t-1} + diag(bonus) k_t ⊗ v_t is read instead of S_t.
 struct ScanCall {
-  const char* name;   // of the operator
-  Tensor q, k, v;     // [B,T,h,K|V], [B,T,h,K], [B,T,h,V]: h divides `heads` and is broadcast
+  const char* name;  // of the operator
+  Tensor q, k, v;    // [B,T,h,K|V], [B,T,h,K], [B,T,h,V]: h divides `heads` and is broadcast
   bool read_keys;
   double factor;
   at::ScalarType type;         // of the sums

@@ -16,8 +16,15 @@ struct Form {
   FormOptions wanted;
 
   explicit Form(const ScanCall& call)
-      : in{.y = {}, .x = call.k, .w = {}, .v = call.v, .g = call.g, .beta = call.beta, .bonus = call.bonus,
-           .initial = call.initial_state.value_or(Tensor()), .final_grad = {}},
+      : in{.y = {},
+           .x = call.k,
+           .w = {},
+           .v = call.v,
+           .g = call.g,
+           .beta = call.beta,
+           .bonus = call.bonus,
+           .initial = call.initial_state.value_or(Tensor()),
+           .final_grad = {}},
         wanted{.heads = call.heads, .type = call.type, .decay = call.decay, .reverse = call.reverse} {
     (call.read_keys ? in.y : in.w) = call.q;
   }
@@ -67,9 +74,7 @@ FormOutputs compute(const ScanCall& call, const Form& form, const char* name, co
           [&] { return evaluate_by_kernel(in, wanted, factor, bounds.get(), false); }),
       on_gpu(
           "kernel of chunks", [&] { return gpu_takes(in, wanted, factor); },
-          [&] {
-            return evaluate_on_gpu(form.with_all_heads(), wanted, factor, bounds.get(), cuda::machine_of(in.x));
-          }),
+          [&] { return evaluate_on_gpu(form.with_all_heads(), wanted, factor, bounds.get(), cuda::machine_of(in.x)); }),
       on_gpu(
           "kernel of tokens", [&] { return tokens_take(in, wanted, factor); },
           [&] {
@@ -90,8 +95,7 @@ FormOutputs read_token(const ScanCall& call, const Form& form) {
           "kernel", [&] { return kernel_takes(form.in, form.wanted, true); },
           [&] { return evaluate_by_kernel(form.in, form.wanted, call.factor, nullptr, true); }),
       on_gpu(
-          "kernel", [&] { return gpu_takes_step(call); },
-          [&] { return step_on_gpu(call, cuda::machine_of(call.k)); }),
+          "kernel", [&] { return gpu_takes_step(call); }, [&] { return step_on_gpu(call, cuda::machine_of(call.k)); }),
       otherwise("scan", [&] { return read(call, form); }));
 }
 

@@ -222,7 +222,7 @@ bool tokens_take(const FormInputs& in, const FormOptions& options, double factor
 }
 
 FormOutputs evaluate_by_tokens(const FormInputs& in, const FormOptions& options, double factor,
-                                    const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
+                               const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts) {
   const c10::DeviceGuard guard(in.x.device());
   const FormInputs wide = readable(in, options.heads);
   TokenCalls calls(wide, options, factor, bounds, machine, parts);

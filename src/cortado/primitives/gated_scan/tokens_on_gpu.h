@@ -13,6 +13,6 @@ bool tokens_take(const FormInputs& in, const FormOptions& options, double factor
 
 // As evaluate_on_gpu; everything comes in float32.
 FormOutputs evaluate_by_tokens(const FormInputs& in, const FormOptions& options, double factor,
-                                    const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts = 0);
+                               const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts = 0);
 
 }  // namespace cortado::gated
