@@ -167,8 +167,8 @@ def test_opcheck_of_the_backward():
     with torch.no_grad():
         q, k, v = qkv(heads=4, dtype=torch.float32)
         o, lse, row_max, denominator = torch.ops.cortado._window_attention(q, k, v, window=3)
-    op = torch.ops.cortado.window_attention_backward
-    arguments = [x.detach() for x in (torch.ones_like(o), lse, lse, q, k, v, o, row_max, denominator)]
+    op = torch.ops.cortado._window_attention_backward
+    arguments = [x.detach() for x in (torch.ones_like(o), lse, lse, o, row_max, denominator, q, k, v)]
     torch.library.opcheck(op, arguments, {"window": 3})
 
 

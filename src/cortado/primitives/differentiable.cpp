@@ -190,7 +190,8 @@ torch::CppFunction gradients_like(GradientOperator gradient) {
     const auto begins = [&](const char* with) {
       return [with](const c10::Argument& x) { return x.name().starts_with(with); };
     };
-    const auto first = std::find_if_not(arguments.begin(), arguments.end(), begins("grad_"));
+    const auto first = std::find_if(arguments.begin(), arguments.end(),
+                                    [&](const c10::Argument& x) { return !begins("grad_")(x) && !begins("need_")(x); });
     const Tensor& any = given[first - arguments.begin()].toTensor();
     const auto need = std::find_if(arguments.begin(), arguments.end(), begins("need_"));
     const bool needed = need == arguments.end() || given[need - arguments.begin()].toBool();

@@ -10,6 +10,15 @@ bool is_any(const c10::SymInt& size) { return !size.is_heap_allocated() && size.
 
 }  // namespace
 
+std::string schema_of_gradient(const std::string& schema, const GradientSchema& gradient) {
+  const size_t first = schema.find('(') + 1;
+  const std::string arguments =
+      gradient.arguments.empty() ? schema.substr(first, schema.find(") ->") - first) : gradient.arguments;
+  std::string results;
+  for (const std::string& input : gradient.inputs) results += (results.empty() ? "Tensor d" : ", Tensor d") + input;
+  return concat(schema.substr(0, first - 1), "_backward(", gradient.given, ", ", arguments, ") -> (", results, ")");
+}
+
 Sizes::Sizes(std::string_view op, const OptionalTensor& cu_seqlens, std::initializer_list<Argument> arguments,
              Types types)
     : op_(op), types_(types) {

@@ -49,13 +49,25 @@ void define_operator(torch::Library& library, const std::string& schema, Kernel 
   library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Autograd, std::move(autograd)));
 }
 
-// The same with its gradient, an operator too, which cannot be differentiated again.
+// What the gradient's operator X_backward is given: arguments of its own, in front of X's or, where `schema` has them,
+// in place of these. `inputs` and `optional_work` as GradientOperator has them.
+struct GradientSchema {
+  std::string given;  // "Tensor? grad_o, bool need_gate"
+  std::vector<std::string> inputs;
+  std::string optional_work = "";
+  std::string arguments = "";  // X's, unless some are given
+};
+
+// "X_backward(GIVEN, X's arguments) -> (a Tensor for each input)".
+std::string schema_of_gradient(const std::string& schema, const GradientSchema& gradient);
+
+// Defines an operator and its gradient, an operator too, which cannot be differentiated again.
 template <typename Kernel, typename Meta, typename Gradient>
-void define_operator(torch::Library& library, const std::string& schema, Kernel kernel, Meta meta,
-                     const std::string& gradient_schema, Gradient gradient, const std::vector<std::string>& inputs,
-                     const std::string& optional_work = "") {
+void define_operator(torch::Library& library, const std::string& schema, Kernel kernel, Meta meta, Gradient gradient,
+                     const GradientSchema& of_gradient) {
+  const std::string gradient_schema = schema_of_gradient(schema, of_gradient);
   const std::string name = "cortado::" + gradient_schema.substr(0, gradient_schema.find('('));
-  const GradientOperator by{name, inputs, optional_work};
+  const GradientOperator by{name, of_gradient.inputs, of_gradient.optional_work};
   define_operator(library, schema, kernel, meta, differentiable_by(by));
   define_operator(library, gradient_schema, gradient, gradients_like(by), once_differentiable());
 }
@@ -76,6 +88,17 @@ struct Gathered<Result(Arguments...), compute> {
 };
 template <typename Signature, auto compute>
 inline constexpr auto gathered = &Gathered<Signature, compute>::call;
+
+// compute(const Given&, const Struct&) of a gradient's operator, whose own arguments, those of void(Given...), come before
+// those of X: gathered_gradient<void(const OptionalTensor&, bool), decltype(gated_scan), compute>.
+template <typename Given, typename Signature, auto compute>
+struct GatheredGradient;
+template <typename... Given, typename Result, typename... Arguments, auto compute>
+struct GatheredGradient<void(Given...), Result(Arguments...), compute> {
+  static auto call(Given... given, Arguments... arguments) { return compute({given...}, {arguments...}); }
+};
+template <typename Given, typename Signature, auto compute>
+inline constexpr auto gathered_gradient = &GatheredGradient<Given, Signature, compute>::call;
 
 // The bounds of packed sequences, read and checked; null for a plain batch.
 class Bounds {

@@ -41,35 +41,37 @@ gated::ScanCall call_of(const Arguments& in) {
 
 TensorTuple<2> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }
 
-// Of q, k, v, beta, g, initial_state.
-TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
-                               const Tensor& k, const Tensor& v, const Tensor& beta, const OptionalTensor& g,
-                               const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
-                               std::optional<double> scale, bool need_gate) {
-  const bool want_gate = g && need_gate;
-  const Arguments in{q, k, v, beta, g, scale, initial_state, cu_seqlens};
-  check(in).expect({{"grad_o", grad_o, "BTHV"}, {"grad_state", grad_state, "NSKV"}});
-  const auto out = gated::backward(call_of(in), grad_o, grad_state, want_gate);
-  return {gradient_of(q, out.q),
-          gradient_of(k, out.k),
-          gradient_of(v, out.v),
-          gradient_of(beta, out.beta),
-          want_gate ? gated::gate_gradient(out.g, *g) : no_gradient(q),
-          initial_state ? gradient_of(*initial_state, out.initial_state, 1) : no_gradient(q)};
+// What the gradient's operator is given.
+struct Given {
+  const OptionalTensor &grad_o, &grad_state;
+  bool need_gate;
+};
+
+// Returns the gradients of q, k, v, beta, g and initial_state.
+TensorTuple<6> backward_kernel(const Given& given, const Arguments& in) {
+  const bool want_gate = in.g && given.need_gate;
+  check(in).expect({{"grad_o", given.grad_o, "BTHV"}, {"grad_state", given.grad_state, "NSKV"}});
+  const auto out = gated::backward(call_of(in), given.grad_o, given.grad_state, want_gate);
+  return {gradient_of(in.q, out.q),
+          gradient_of(in.k, out.k),
+          gradient_of(in.v, out.v),
+          gradient_of(in.beta, out.beta),
+          want_gate ? gated::gate_gradient(out.g, *in.g) : no_gradient(in.q),
+          in.initial_state ? gradient_of(*in.initial_state, out.initial_state, 1) : no_gradient(in.q)};
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  define_operator(
-      m,
-      "delta_scan(Tensor q, Tensor k, Tensor v, Tensor beta, Tensor? g=None, *, float? scale=None, "
-      "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor final_state)",
-      gathered<decltype(delta_scan), scan_kernel>, gathered<decltype(delta_scan), scan_meta>,
-      "delta_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor k, Tensor v, Tensor beta, Tensor? g, "
-      "Tensor? initial_state, Tensor? cu_seqlens, float? scale, bool need_gate) "
-      "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbeta, Tensor dg, Tensor dinitial_state)",
-      backward_kernel, {"q", "k", "v", "beta", "g", "initial_state"}, "g");
+  define_operator(m,
+                  "delta_scan(Tensor q, Tensor k, Tensor v, Tensor beta, Tensor? g=None, *, float? scale=None, "
+                  "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor final_state)",
+                  gathered<decltype(delta_scan), scan_kernel>, gathered<decltype(delta_scan), scan_meta>,
+                  gathered_gradient<void(const OptionalTensor&, const OptionalTensor&, bool), decltype(delta_scan),
+                                    backward_kernel>,
+                  {.given = "Tensor? grad_o, Tensor? grad_state, bool need_gate",
+                   .inputs = {"q", "k", "v", "beta", "g", "initial_state"},
+                   .optional_work = "g"});
 }
 
 TensorTuple<2> delta_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,

@@ -215,9 +215,19 @@ PackedResult backward_dense(const Tensors& timed, const Tensors& rows, bool reve
   return {{d * factors * before.conj(), d}, {factors.select(1, start) * d.select(1, start)}};
 }
 
-Gradients backward_kernel(const Tensor& dh, const Tensor& dfinal, const Tensor& log_a, const Tensor& b,
-                          const Tensor& saved_h, const OptionalTensor& initial, const OptionalTensor& cu_seqlens,
-                          bool reverse) {
+// What the gradient's operator is given: of the forward, h.
+struct ScanGiven {
+  const Tensor &dh, &dfinal, &h;
+};
+struct ScanArguments {
+  const Tensor &log_a, &b;
+  const OptionalTensor &initial, &cu_seqlens;
+  bool reverse;
+};
+
+Gradients backward_kernel(const ScanGiven& given, const ScanArguments& in) {
+  const auto& [dh, dfinal, saved_h] = given;
+  const auto& [log_a, b, initial, cu_seqlens, reverse] = in;
   const NoAutocast as_given;
   check(log_a, b, initial, cu_seqlens)
       .expect({{"grad_h", dh, "BTD"}, {"grad_final_state", dfinal, "ND"}, {"h", saved_h, "BTD"}});
@@ -331,13 +341,13 @@ Maxima running_max(const Tensor& x, const OptionalTensor& initial, const Optiona
 }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  define_operator(m,
-                  "elementwise_scan(Tensor log_a, Tensor b, *, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
-                  "bool reverse=False) -> (Tensor h, Tensor final_state)",
-                  forward_kernel, scan_meta,
-                  "elementwise_scan_backward(Tensor grad_h, Tensor grad_final_state, Tensor log_a, Tensor b, Tensor h, "
-                  "Tensor? initial_state, Tensor? cu_seqlens, bool reverse) -> (Tensor, Tensor, Tensor)",
-                  backward_kernel, {"log_a", "b", "initial_state"});
+  define_operator(
+      m,
+      "elementwise_scan(Tensor log_a, Tensor b, *, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
+      "bool reverse=False) -> (Tensor h, Tensor final_state)",
+      forward_kernel, scan_meta,
+      gathered_gradient<void(const Tensor&, const Tensor&, const Tensor&), decltype(elementwise_scan), backward_kernel>,
+      {.given = "Tensor grad_h, Tensor grad_final_state, Tensor h", .inputs = {"log_a", "b", "initial_state"}});
   // No gradient: the results that use a maximum do not depend on it.
   define_operator(m,
                   "_running_max(Tensor x, Tensor? initial=None, Tensor? cu_seqlens=None, Tensor? decay=None) -> "

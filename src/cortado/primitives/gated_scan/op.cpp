@@ -67,57 +67,54 @@ TensorTuple<2> scores_kernel(const Arguments& in) {
   return gated::forward(call);
 }
 
-// Of q, k, v, g, bonus, initial_state.
-TensorTuple<6> backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
-                               const Tensor& k, const Tensor& v, const OptionalTensor& g, const OptionalTensor& bonus,
-                               const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
-                               std::string_view read, std::optional<double> scale, bool reverse, bool need_gate) {
-  const bool want_gate = g && need_gate;
-  const Arguments in{q, k, v, g, read, scale, bonus, initial_state, cu_seqlens, reverse};
-  check(in).expect({{"grad_o", grad_o, in.read_keys() ? "BTHV" : "BTHK"}, {"grad_state", grad_state, "NSKV"}});
-  const auto out = gated::backward(call_of(in), grad_o, grad_state, want_gate);
-  const Tensor none = no_gradient(q);
-  return {gradient_of(q, out.q),
-          gradient_of(k, out.k),
-          gradient_of(v, out.v),
-          want_gate ? gated::gate_gradient(out.g, *g) : none,
-          bonus ? gradient_of(*bonus, out.bonus.sum(0), 0) : none,
-          initial_state ? gradient_of(*initial_state, out.initial_state, 1) : none};
+// What the gradients' operators are given.
+struct Given {
+  const OptionalTensor &grad_o, &grad_state;
+  bool need_gate;
+};
+using GivenArguments = void(const OptionalTensor&, const OptionalTensor&, bool);
+
+// Returns the gradients of q, k, v, g, bonus and initial_state.
+TensorTuple<6> backward_kernel(const Given& given, const Arguments& in) {
+  const bool want_gate = in.g && given.need_gate;
+  check(in).expect(
+      {{"grad_o", given.grad_o, in.read_keys() ? "BTHV" : "BTHK"}, {"grad_state", given.grad_state, "NSKV"}});
+  const auto out = gated::backward(call_of(in), given.grad_o, given.grad_state, want_gate);
+  const Tensor none = no_gradient(in.q);
+  return {gradient_of(in.q, out.q),
+          gradient_of(in.k, out.k),
+          gradient_of(in.v, out.v),
+          want_gate ? gated::gate_gradient(out.g, *in.g) : none,
+          in.bonus ? gradient_of(*in.bonus, out.bonus.sum(0), 0) : none,
+          in.initial_state ? gradient_of(*in.initial_state, out.initial_state, 1) : none};
 }
 
-// What comes in is rounded to the type of the operands, for which there are kernels.
-TensorTuple<6> scores_backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
-                                      const Tensor& k, const Tensor& v, const OptionalTensor& g,
-                                      const OptionalTensor& bonus, const OptionalTensor& initial_state,
-                                      const OptionalTensor& cu_seqlens, std::string_view read,
-                                      std::optional<double> scale, bool reverse, bool need_gate) {
-  const OptionalTensor rounded = grad_o ? OptionalTensor(grad_o->to(v.scalar_type())) : std::nullopt;
-  return backward_kernel(rounded, grad_state, q, k, v, g, bonus, initial_state, cu_seqlens, read, scale, reverse,
-                         need_gate);
+// The incoming gradient is rounded to the type of the operands, for which there are kernels.
+TensorTuple<6> scores_backward_kernel(const Given& given, const Arguments& in) {
+  const OptionalTensor rounded = given.grad_o ? OptionalTensor(given.grad_o->to(in.v.scalar_type())) : std::nullopt;
+  return backward_kernel({rounded, given.grad_state, given.need_gate}, in);
 }
 
-// gated_scan, and what has its arguments and gradients.
-template <auto kernel, auto meta, typename Backward>
-void define_scan(torch::Library& library, const std::string& name, Backward gradient) {
-  define_operator(
-      library,
-      concat(name,
-             "(Tensor q, Tensor k, Tensor v, Tensor? g=None, *, str read=\"key\", float? scale=None, "
-             "Tensor? bonus=None, Tensor? initial_state=None, Tensor? cu_seqlens=None, bool reverse=False) "
-             "-> (Tensor o, Tensor final_state)"),
-      gathered<decltype(gated_scan), kernel>, gathered<decltype(gated_scan), meta>,
-      concat(name,
-             "_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? bonus, "
-             "Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool reverse, bool need_gate) "
-             "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dg, Tensor dbonus, Tensor dinitial_state)"),
-      gradient, {"q", "k", "v", "g", "bonus", "initial_state"}, "g");
+// gated_scan, and the operator that has its arguments and gradients.
+template <auto kernel, auto meta, auto gradient>
+void define_scan(torch::Library& library, const std::string& name) {
+  define_operator(library,
+                  concat(name,
+                         "(Tensor q, Tensor k, Tensor v, Tensor? g=None, *, str read=\"key\", float? scale=None, "
+                         "Tensor? bonus=None, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
+                         "bool reverse=False) -> (Tensor o, Tensor final_state)"),
+                  gathered<decltype(gated_scan), kernel>, gathered<decltype(gated_scan), meta>,
+                  gathered_gradient<GivenArguments, decltype(gated_scan), gradient>,
+                  {.given = "Tensor? grad_o, Tensor? grad_state, bool need_gate",
+                   .inputs = {"q", "k", "v", "g", "bonus", "initial_state"},
+                   .optional_work = "g"});
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
-  define_scan<scan_kernel, scan_meta>(m, "gated_scan", backward_kernel);
-  define_scan<scores_kernel, scores_meta>(m, "_gated_scores", scores_backward_kernel);
+  define_scan<scan_kernel, scan_meta, backward_kernel>(m, "gated_scan");
+  define_scan<scores_kernel, scores_meta, scores_backward_kernel>(m, "_gated_scores");
 }
 
 TensorTuple<2> gated_scores(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,

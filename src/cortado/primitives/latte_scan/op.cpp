@@ -201,23 +201,29 @@ LatteOutputs forward_meta(const LatteArguments& in) {
           sizes.empty("NSL", options)};
 }
 
-LatteGradients backward_by_scans(const LatteArguments& in, const Sizes& sizes, const OptionalTensor& grad_o,
-                                 const OptionalTensor& grad_state, const Tensor& grad_normalizer) {
+// What the gradient's operator is given.
+struct Given {
+  const OptionalTensor &grad_o, &grad_state;
+  const Tensor& grad_normalizer;
+};
+
+LatteGradients backward_by_scans(const LatteArguments& in, const Sizes& sizes, const Given& given) {
+  const auto& [grad_o, grad_state, grad_normalizer] = given;
   const auto type = in.type();
   const Reads made = make_reads(in, sizes);
   const TimeSoftmax& keys = made.keys;
   static const auto scan_backward =
-      find_operator<TensorTuple<6>(const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor&,
-                                   const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                                   const OptionalTensor&, std::string_view, std::optional<double>, bool, bool)>(
+      find_operator<TensorTuple<6>(const OptionalTensor&, const OptionalTensor&, bool, const Tensor&, const Tensor&,
+                                   const Tensor&, const OptionalTensor&, std::string_view, std::optional<double>,
+                                   const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool)>(
           "cortado::gated_scan_backward");
   static const auto softmax_backward =
       find_operator<TensorTuple<2>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                                    const Tensor&, const OptionalTensor&, const OptionalTensor&)>(
           "cortado::_time_softmax_backward");
   const auto [dreads, dkeys, dv, dgate, dbonus, dstate] =
-      scan_backward.call(grad_o, grad_state, made.reads.to(operands(in)), keys.keys.to(operands(in)), in.v, keys.gate,
-                         {}, in.state, in.cu_seqlens, "key", 1.0, false, false);
+      scan_backward.call(grad_o, grad_state, false, made.reads.to(operands(in)), keys.keys.to(operands(in)), in.v,
+                         keys.gate, "key", 1.0, {}, in.state, in.cu_seqlens, false);
   const Tensor dweights = dreads * made.inverse;
   const Tensor dalpha = sum_heads(dweights * made.reads, sizes.number('S')).neg_();
   const Tensor dp = sum_heads(dweights, in.query.size(2));
@@ -229,30 +235,27 @@ LatteGradients backward_by_scans(const LatteArguments& in, const Sizes& sizes, c
 }
 
 // Nothing of the forward is kept but its arguments; keys and sums are computed again.
-LatteGradients backward(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& grad_normalizer,
-                        const Tensor& query, const Tensor& theta, const Tensor& v, const OptionalTensor& state,
-                        const OptionalTensor& normalizer, const OptionalTensor& maximum,
-                        const OptionalTensor& cu_seqlens, bool softmax) {
+LatteGradients backward(const Given& given, const LatteArguments& in) {
   const NoAutocast as_given;
-  const LatteArguments in{query, theta, v, softmax, state, normalizer, maximum, cu_seqlens};
   Sizes sizes = check(in);
-  sizes.expect(
-      {{"grad_o", grad_o, "BTHV"}, {"grad_state", grad_state, "NSLV"}, {"grad_normalizer", grad_normalizer, "NSL"}});
-  const OutputGradients given{grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
-  const Bounds bounds(kLatteScan, cu_seqlens, v.size(1));
+  sizes.expect({{"grad_o", given.grad_o, "BTHV"},
+                {"grad_state", given.grad_state, "NSLV"},
+                {"grad_normalizer", given.grad_normalizer, "NSL"}});
+  const OutputGradients gradients{given.grad_o.value_or(Tensor()), given.grad_state.value_or(Tensor()),
+                                  given.grad_normalizer};
+  const Bounds bounds(kLatteScan, in.cu_seqlens, in.v.size(1));
   const auto [dquery, dtheta, dv, dstate, dnormalizer] =
-      choose("_latte_scan_backward", v,
+      choose("_latte_scan_backward", in.v,
              on_cpu(
-                 "kernel", [&] { return kernel_takes(in, given); },
-                 [&] { return backward_by_kernel(in, sizes, bounds, given); }),
+                 "kernel", [&] { return kernel_takes(in, gradients); },
+                 [&] { return backward_by_kernel(in, sizes, bounds, gradients); }),
              on_gpu(
                  "kernel", [&] { return latent::gpu_takes(gpu_inputs(in, bounds)); },
-                 [&] { return backward_on_gpu(gpu_inputs(in, bounds), given); }),
-             otherwise("time_softmax, gated_scan",
-                       [&] { return backward_by_scans(in, sizes, grad_o, grad_state, grad_normalizer); }));
-  return {gradient_of(query, dquery), gradient_of(theta, dtheta), gradient_of(v, dv),
-          state ? gradient_of(*state, dstate, 1) : no_gradient(query),
-          normalizer ? gradient_of(*normalizer, dnormalizer, 1) : no_gradient(query)};
+                 [&] { return backward_on_gpu(gpu_inputs(in, bounds), gradients); }),
+             otherwise("time_softmax, gated_scan", [&] { return backward_by_scans(in, sizes, given); }));
+  return {gradient_of(in.query, dquery), gradient_of(in.theta, dtheta), gradient_of(in.v, dv),
+          in.state ? gradient_of(*in.state, dstate, 1) : no_gradient(in.query),
+          in.normalizer ? gradient_of(*in.normalizer, dnormalizer, 1) : no_gradient(in.query)};
 }
 
 }  // namespace
@@ -272,10 +275,9 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "Tensor? initial_normalizer=None, Tensor? initial_maximum=None, Tensor? cu_seqlens=None) -> (Tensor o, "
       "Tensor state, Tensor normalizer, Tensor maximum)",
       gathered<LatteSignature, forward>, gathered<LatteSignature, forward_meta>,
-      "_latte_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor grad_normalizer, Tensor query, "
-      "Tensor key_logits, Tensor v, Tensor? initial_state, Tensor? initial_normalizer, Tensor? initial_maximum, "
-      "Tensor? cu_seqlens, bool softmax) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-      backward, {"query", "key_logits", "v", "initial_state", "initial_normalizer"});
+      gathered_gradient<void(const OptionalTensor&, const OptionalTensor&, const Tensor&), LatteSignature, backward>,
+      {.given = "Tensor? grad_o, Tensor? grad_state, Tensor grad_normalizer",
+       .inputs = {"query", "key_logits", "v", "initial_state", "initial_normalizer"}});
 }
 
 }  // namespace cortado

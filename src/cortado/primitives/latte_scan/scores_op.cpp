@@ -55,21 +55,24 @@ TensorTuple<4> scores_meta(const ScoresArguments& in) {
           sizes.empty("NSL", floats)};
 }
 
-TensorTuple<5> scores_backward(const OptionalTensor& grad_o, const OptionalTensor& grad_state,
-                               const Tensor& grad_normalizer, const Tensor& q, const Tensor& theta, const Tensor& k,
-                               const OptionalTensor& state, const OptionalTensor& normalizer,
-                               const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
+// What the gradient's operator is given.
+struct ScoresGiven {
+  const OptionalTensor &grad_o, &grad_state;
+  const Tensor& grad_normalizer;
+};
+
+TensorTuple<5> scores_backward(const ScoresGiven& given, const ScoresArguments& in) {
   const NoAutocast as_given;
-  const ScoresArguments in{q, theta, k, state, normalizer, maximum, cu_seqlens};
-  check(in).expect(
-      {{"grad_o", grad_o, "BTHL"}, {"grad_state", grad_state, "NSLK"}, {"grad_normalizer", grad_normalizer, "NSL"}});
-  const Bounds bounds(kLatteScores, cu_seqlens, k.size(1));
+  check(in).expect({{"grad_o", given.grad_o, "BTHL"},
+                    {"grad_state", given.grad_state, "NSLK"},
+                    {"grad_normalizer", given.grad_normalizer, "NSL"}});
+  const Bounds bounds(kLatteScores, in.cu_seqlens, in.k.size(1));
   const auto inputs = taken(in, bounds);
-  const latent::GpuLatteGradients given{
-      {}, {}, grad_o.value_or(Tensor()), grad_state.value_or(Tensor()), grad_normalizer};
-  const auto found = latent::differentiate_scores_on_gpu(inputs, given, cuda::machine_of(k));
-  return {found.query, found.theta, found.v, state ? found.state : no_gradient(q),
-          normalizer ? found.normalizer : no_gradient(q)};
+  const latent::GpuLatteGradients gradients{
+      {}, {}, given.grad_o.value_or(Tensor()), given.grad_state.value_or(Tensor()), given.grad_normalizer};
+  const auto found = latent::differentiate_scores_on_gpu(inputs, gradients, cuda::machine_of(in.k));
+  return {found.query, found.theta, found.v, in.state ? found.state : no_gradient(in.q),
+          in.normalizer ? found.normalizer : no_gradient(in.q)};
 }
 
 }  // namespace
@@ -99,10 +102,10 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "Tensor? initial_normalizer=None, Tensor? initial_maximum=None, Tensor? cu_seqlens=None) -> (Tensor o, "
       "Tensor state, Tensor normalizer, Tensor maximum)",
       gathered<ScoresSignature, scores>, gathered<ScoresSignature, scores_meta>,
-      "_latte_scores_backward(Tensor? grad_o, Tensor? grad_state, Tensor grad_normalizer, Tensor q, "
-      "Tensor key_logits, Tensor k, Tensor? initial_state, Tensor? initial_normalizer, Tensor? initial_maximum, "
-      "Tensor? cu_seqlens) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-      scores_backward, {"q", "key_logits", "k", "initial_state", "initial_normalizer"});
+      gathered_gradient<void(const OptionalTensor&, const OptionalTensor&, const Tensor&), ScoresSignature,
+                        scores_backward>,
+      {.given = "Tensor? grad_o, Tensor? grad_state, Tensor grad_normalizer",
+       .inputs = {"q", "key_logits", "k", "initial_state", "initial_normalizer"}});
 }
 
 }  // namespace cortado

@@ -190,12 +190,17 @@ TensorTuple<2> forward(const Arguments& in) {
                 otherwise("ATen", [&] { return forward_by_aten(in, bounds); }));
 }
 
+// What the gradient's operator is given.
+struct ConvGiven {
+  const Tensor& grad_y;
+  const OptionalTensor& grad_state;
+};
+
 // Each in its input's type.
-Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tensor& x, const Tensor& weight,
-              const OptionalTensor& bias, std::string_view activation, const OptionalTensor& initial_state,
-              const OptionalTensor& cu_seqlens) {
+Four backward(const ConvGiven& given, const Arguments& in) {
   NoAutocast types_as_given;
-  const Arguments in{x, weight, bias, activation, initial_state, cu_seqlens};
+  const auto& [grad_y, grad_state] = given;
+  const Tensor& x = in.x;
   Sizes sizes = check(in);
   sizes.expect({{"grad_y", grad_y, "BTD"}, {"grad_state", grad_state, "N*D"}});
   if (grad_state) expect_tail(sizes, "grad_state", *grad_state);
@@ -204,7 +209,7 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
     const Tensor own = gradient.to(input->scalar_type()).reshape(input->sizes()).contiguous();
     return own.storage_offset() == 0 ? own : own.clone();  // not a part of other gradients' memory
   };
-  const Bounds bounds(kOp, cu_seqlens, x.size(1));
+  const Bounds bounds(kOp, in.cu_seqlens, x.size(1));
   const auto [of_x, of_weight, of_bias, of_state] =
       choose("short_conv_backward", x,
              on_cpu(
@@ -217,7 +222,7 @@ Four backward(const Tensor& grad_y, const OptionalTensor& grad_state, const Tens
                                                        cuda::machine_of(x));
                  }),
              otherwise("ATen", [&] { return backward_by_aten(in, bounds, grad_y, grad_state); }));
-  return {like(of_x, x), like(of_weight, weight), like(of_bias, bias), like(of_state, initial_state)};
+  return {like(of_x, x), like(of_weight, in.weight), like(of_bias, in.bias), like(of_state, in.initial_state)};
 }
 
 TensorTuple<2> forward_meta(const Arguments& in) {
@@ -240,10 +245,8 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
                   "short_conv(Tensor x, Tensor weight, Tensor? bias=None, *, str activation=\"none\", "
                   "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor y, Tensor final_state)",
                   gathered<decltype(short_conv), forward>, gathered<decltype(short_conv), forward_meta>,
-                  "short_conv_backward(Tensor grad_y, Tensor? grad_state, Tensor x, Tensor weight, Tensor? bias=None, "
-                  "*, str activation=\"none\", Tensor? initial_state=None, Tensor? cu_seqlens=None) "
-                  "-> (Tensor x, Tensor weight, Tensor bias, Tensor initial_state)",
-                  backward, {"x", "weight", "bias", "initial_state"});
+                  gathered_gradient<void(const Tensor&, const OptionalTensor&), decltype(short_conv), backward>,
+                  {.given = "Tensor grad_y, Tensor? grad_state", .inputs = {"x", "weight", "bias", "initial_state"}});
 }
 
 }  // namespace cortado

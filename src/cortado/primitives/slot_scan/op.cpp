@@ -58,17 +58,20 @@ Tensor gradient_like(const Tensor& wide, const Tensor& y) {
   return y.dim() == 2 ? wide.sum(at::IntArrayRef{0, 2}).to(y.scalar_type()) : gradient_of(y, wide);
 }
 
-// Of q, w, x, decay, initial_state.
-TensorTuple<5> slot_backward_kernel(const OptionalTensor& grad_o, const OptionalTensor& grad_state, const Tensor& q,
-                                    const Tensor& w, const Tensor& x, const Tensor& decay,
-                                    const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
-                                    std::string_view read, std::optional<double> scale, bool need_decay) {
-  const SlotArguments in{q, w, x, decay, read, scale, initial_state, cu_seqlens};
-  check(in).expect({{"grad_o", grad_o, in.read_slots() ? "BTHV" : "BTHK"}, {"grad_state", grad_state, "NSKV"}});
-  const auto out = gated::backward(slot_call(in), grad_o, grad_state, need_decay);
-  return {gradient_like(out.q, q), gradient_like(out.k, w), gradient_like(out.v, x),
-          need_decay ? gradient_like(out.g, decay) : no_gradient(q),
-          initial_state ? gradient_of(*initial_state, out.initial_state, 1) : no_gradient(q)};
+// What the gradient's operator is given.
+struct SlotGiven {
+  const OptionalTensor &grad_o, &grad_state;
+  bool need_decay;
+};
+
+// Returns the gradients of q, w, x, decay and initial_state.
+TensorTuple<5> slot_backward_kernel(const SlotGiven& given, const SlotArguments& in) {
+  check(in).expect(
+      {{"grad_o", given.grad_o, in.read_slots() ? "BTHV" : "BTHK"}, {"grad_state", given.grad_state, "NSKV"}});
+  const auto out = gated::backward(slot_call(in), given.grad_o, given.grad_state, given.need_decay);
+  return {gradient_like(out.q, in.q), gradient_like(out.k, in.w), gradient_like(out.v, in.x),
+          given.need_decay ? gradient_like(out.g, in.decay) : no_gradient(in.q),
+          in.initial_state ? gradient_of(*in.initial_state, out.initial_state, 1) : no_gradient(in.q)};
 }
 
 }  // namespace
@@ -78,10 +81,11 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
                   "slot_scan(Tensor q, Tensor w, Tensor x, Tensor decay, *, str read=\"slot\", float? scale=None, "
                   "Tensor? initial_state=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor final_state)",
                   gathered<decltype(slot_scan), slot_kernel>, gathered<decltype(slot_scan), slot_meta>,
-                  "slot_scan_backward(Tensor? grad_o, Tensor? grad_state, Tensor q, Tensor w, Tensor x, Tensor decay, "
-                  "Tensor? initial_state, Tensor? cu_seqlens, str read, float? scale, bool need_decay) "
-                  "-> (Tensor dq, Tensor dw, Tensor dx, Tensor ddecay, Tensor dinitial_state)",
-                  slot_backward_kernel, {"q", "w", "x", "decay", "initial_state"}, "decay");
+                  gathered_gradient<void(const OptionalTensor&, const OptionalTensor&, bool), decltype(slot_scan),
+                                    slot_backward_kernel>,
+                  {.given = "Tensor? grad_o, Tensor? grad_state, bool need_decay",
+                   .inputs = {"q", "w", "x", "decay", "initial_state"},
+                   .optional_work = "decay"});
 }
 
 TensorTuple<2> slot_scan(const Tensor& q, const Tensor& w, const Tensor& x, const Tensor& decay, std::string_view read,

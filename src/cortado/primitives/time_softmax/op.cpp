@@ -96,9 +96,16 @@ SoftmaxParts forward_meta(const Tensor& theta, const OptionalTensor& normalizer,
 }
 
 // α is an elementwise scan of the keys: dkeys_t gets its gradient, and dθ = keys ⊙ dkeys.
-TensorTuple<2> backward(const Tensor& grad_keys, const Tensor& grad_normalizer, const Tensor& grad_last_normalizer,
-                        const Tensor& keys, const Tensor& gate, const Tensor& normalizer,
-                        const OptionalTensor& initial_normalizer, const OptionalTensor& cu_seqlens) {
+struct BackwardArguments {
+  const Tensor &grad_keys, &grad_normalizer, &grad_last_normalizer, &keys, &gate, &normalizer;
+  const OptionalTensor &initial_normalizer, &cu_seqlens;
+};
+using BackwardSignature = TensorTuple<2>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                         const Tensor&, const OptionalTensor&, const OptionalTensor&);
+
+TensorTuple<2> backward(const BackwardArguments& in) {
+  const auto& [grad_keys, grad_normalizer, grad_last_normalizer, keys, gate, normalizer, initial_normalizer,
+               cu_seqlens] = in;
   const Sizes sizes(kTimeSoftmax, cu_seqlens,
                     {{"keys", keys, "BTGL"},
                      {"gate", gate, "BTGL"},
@@ -113,8 +120,8 @@ TensorTuple<2> backward(const Tensor& grad_keys, const Tensor& grad_normalizer, 
           "cortado::elementwise_scan_backward");
   const OptionalTensor start = initial_normalizer ? OptionalTensor(initial_normalizer->flatten(1)) : std::nullopt;
   const auto [gates, added, initial] =
-      scan_backward.call(grad_normalizer.flatten(2), grad_last_normalizer.flatten(1), gate.flatten(2), keys.flatten(2),
-                         normalizer.flatten(2), start, cu_seqlens, false);
+      scan_backward.call(grad_normalizer.flatten(2), grad_last_normalizer.flatten(1), normalizer.flatten(2),
+                         gate.flatten(2), keys.flatten(2), start, cu_seqlens, false);
   const Tensor theta = added.view_symint(keys.sym_sizes()).add(grad_keys).mul(keys);
   return {theta, initial_normalizer ? initial.view_symint(initial_normalizer->sym_sizes()) : initial};
 }
@@ -133,11 +140,11 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
                   "_time_softmax(Tensor theta, Tensor? initial_normalizer=None, Tensor? initial_maximum=None, "
                   "Tensor? cu_seqlens=None) -> (Tensor keys, Tensor normalizer, Tensor last_normalizer, Tensor gate, "
                   "Tensor maximum, Tensor last_maximum)",
-                  forward, forward_meta,
-                  "_time_softmax_backward(Tensor grad_keys, Tensor grad_normalizer, Tensor grad_last_normalizer, "
-                  "Tensor keys, Tensor gate, Tensor normalizer, Tensor? initial_normalizer, Tensor? cu_seqlens) -> "
-                  "(Tensor, Tensor)",
-                  backward, {"theta", "initial_normalizer"});
+                  forward, forward_meta, gathered<BackwardSignature, backward>,
+                  {.given = "Tensor grad_keys, Tensor grad_normalizer, Tensor grad_last_normalizer",
+                   .inputs = {"theta", "initial_normalizer"},
+                   .arguments = "Tensor keys, Tensor gate, Tensor normalizer, Tensor? initial_normalizer, "
+                                "Tensor? cu_seqlens"});
 }
 
 }  // namespace cortado

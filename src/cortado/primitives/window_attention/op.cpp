@@ -100,7 +100,17 @@ AttentionInputs attention_inputs(const Tensor& q, const Tensor& k, const Tensor&
 using Four = TensorTuple<4>;
 using Five = TensorTuple<5>;
 
-Four forward(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
+// In the order of the schema.
+struct Arguments {
+  const Tensor &q, &k, &v;
+  Options options;
+};
+using Signature = Four(const Tensor&, const Tensor&, const Tensor&, std::optional<int64_t>, bool, std::optional<double>,
+                       std::optional<double>, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
+
+Four forward(const Arguments& in) {
+  const auto& [q, k, v, options] = in;
   NoAutocast types_as_given;
   check(q, k, v, options);
   std::optional<AttentionInputs> made;
@@ -119,16 +129,24 @@ Four forward(const Tensor& q, const Tensor& k, const Tensor& v, const Options& o
   return {out.o, out.lse, out.row_max, out.denominator};
 }
 
-Four forward_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Options& options) {
+Four forward_meta(const Arguments& in) {
+  const auto& [q, k, v, options] = in;
   const Sizes sizes = check(q, k, v, options);
   const auto sums = q.options().dtype(accumulation_type({q, k, v, options.extra_k, options.extra_v}));
   return {sizes.empty("BIHV", v.options()), sizes.empty("BIH", sums), sizes.empty("BIH", sums),
           sizes.empty("BIH", sums)};
 }
 
-Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const OptionalTensor& grad_row_max, const Tensor& q,
-              const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& row_max, const Tensor& denominator,
-              const Options& options) {
+// What the gradient's operator is given: of the forward, o, row_max and denominator.
+struct Given {
+  const Tensor& grad_o;
+  const OptionalTensor &grad_lse, &grad_row_max;
+  const Tensor &o, &row_max, &denominator;
+};
+
+Five backward(const Given& given, const Arguments& in) {
+  const auto& [grad_o, grad_lse, grad_row_max, o, row_max, denominator] = given;
+  const auto& [q, k, v, options] = in;
   NoAutocast types_as_given;
   check(q, k, v, options)
       .expect({{"grad_o", grad_o, "BIHV"},
@@ -144,7 +162,7 @@ Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const Option
     return made ? *made : made.emplace(attention_inputs(q, k, v, options));
   };
   const InputGradients grads = choose(
-      "window_attention_backward", q,
+      "_window_attention_backward", q,
       on_gpu(
           "kernel", [&] { return !grad_row_max && window::gpu_takes(q, k, v, options); },
           [&] { return window::backward_on_gpu(q, k, v, options, outputs, grad_o, of_lse, cuda::machine_of(q)); }),
@@ -158,20 +176,6 @@ Five backward(const Tensor& grad_o, const OptionalTensor& grad_lse, const Option
 
 // --- Dispatch. ---
 
-// compute(leading..., options) with the options one by one, as the schemas have them.
-template <auto compute, typename... Leading>
-struct Listed {
-  static auto call(Leading... leading, std::optional<int64_t> window, bool causal, std::optional<double> scale,
-                   std::optional<double> softcap, const OptionalTensor& extra_k, const OptionalTensor& extra_v,
-                   const OptionalTensor& extra_mask, const OptionalTensor& cu_seqlens,
-                   const OptionalTensor& cu_seqlens_k, const OptionalTensor& first_key) {
-    return compute(leading...,
-                   {window, causal, scale, softcap, extra_k, extra_v, extra_mask, cu_seqlens, cu_seqlens_k, first_key});
-  }
-};
-using Given = const Tensor&;
-using Wanted = const OptionalTensor&;
-
 // The private operator without first_key and the denominator.
 void public_form(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_window_attention", "");
@@ -184,8 +188,7 @@ void public_form(const c10::OperatorHandle&, torch::jit::Stack* stack) {
 
 TensorTuple<3> window_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const WindowAttentionOptions& options) {
-  static const auto op =
-      find_operator<decltype(Listed<forward, Given, Given, Given>::call)>("cortado::_window_attention");
+  static const auto op = find_operator<Signature>("cortado::_window_attention");
   const auto [o, lse, row_max, denominator] =
       op.call(q, k, v, options.window, options.causal, options.scale, options.softcap, options.extra_k, options.extra_v,
               options.extra_mask, options.cu_seqlens, options.cu_seqlens_k, options.first_key);
@@ -205,12 +208,12 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       m,
       "_window_attention(Tensor q, Tensor k, Tensor v, " + options + ", Tensor? first_key=None) -> " + results +
           ", Tensor denominator)",
-      &Listed<forward, Given, Given, Given>::call, &Listed<forward_meta, Given, Given, Given>::call,
-      "window_attention_backward(Tensor grad_o, Tensor? grad_lse, Tensor? grad_row_max, Tensor q, Tensor k, Tensor v, "
-      "Tensor o, Tensor row_max, Tensor denominator, " +
-          options + ", Tensor? first_key=None) -> (Tensor q, Tensor k, Tensor v, Tensor extra_k, Tensor extra_v)",
-      &Listed<backward, Given, Wanted, Wanted, Given, Given, Given, Given, Given, Given>::call,
-      {"q", "k", "v", "extra_k", "extra_v"});
+      gathered<Signature, forward>, gathered<Signature, forward_meta>,
+      gathered_gradient<void(const Tensor&, const OptionalTensor&, const OptionalTensor&, const Tensor&, const Tensor&,
+                             const Tensor&),
+                        Signature, backward>,
+      {.given = "Tensor grad_o, Tensor? grad_lse, Tensor? grad_row_max, Tensor o, Tensor row_max, Tensor denominator",
+       .inputs = {"q", "k", "v", "extra_k", "extra_v"}});
 }
 
 }  // namespace cortado
