@@ -24,6 +24,7 @@ struct Plan {
   ModelConfig model;
   TrainingOptions options;
   std::shared_ptr<TaskData> data;
+  Json before;  // config.json of the run that is resumed; null: a new run
 
   Json config() const {
     Json json = model.to_json();
@@ -60,12 +61,9 @@ TrainingOptions read_options(const ModelConfig& model) {
 
 // A resumed run must have the model, data and settings that it began with. Only its duration and its logging may
 // change.
-void check_same_run(const RunFolder& folder, Json now) {
-  Json before = read_json_file(folder.config());
+void check_same_run(const RunFolder& folder, Json before, Json now) {
   for (Json* config : {&before, &now}) {
-    for (const char* key : {"steps", "epochs", "target", "evaluate_every", "evaluate_batches", "log_every", "data"}) {
-      (*config)["training"].erase(key);
-    }
+    for (const char* key : TrainingOptions::kMayChange) (*config)["training"].erase(key);
     for (const char* key : {"name", "model_type", "architectures", "transformers"}) config->erase(key);
   }
   const std::string different = first_difference(before, now);
@@ -79,9 +77,9 @@ struct Kept {
   std::string data;
   std::optional<int64_t> decay_steps;
 };
-Kept keep_from_run(const RunFolder& folder, Json& config) {
-  if (!config.is_object()) return {};
-  const Json training = read_json_file(folder.config()).value("training", Json::object());
+Kept keep_from_run(const Json& before, Json& config) {
+  if (!config.is_object() || before.is_null()) return {};
+  const Json training = before.value("training", Json::object());
   Kept kept{training.value("data", ""), std::nullopt};
   Json& given = config["training"];
   if (given.is_null()) given = Json::object();
@@ -125,12 +123,13 @@ Plan make_plan(const TrainRequest& request) {
   Plan plan;
   const bool resume = request.use == FolderUse::kResume;
   fail_input_if(resume && !fs::exists(folder.config()), "[--resume] there is no run in ", folder.path);
+  if (resume) plan.before = read_json_file(folder.config());
   if (config.is_null()) {
     name = folder.config();
-    config = read_json_file(name);
+    config = plan.before;
+    request.change(config);
   }
-  Kept kept;
-  if (resume) kept = keep_from_run(folder, config);
+  const Kept kept = keep_from_run(plan.before, config);
   plan.model = ModelConfig::from_json(config, name);
   plan.options = read_options(plan.model);
   if (!request.data.empty()) plan.options.data = request.data;
@@ -264,7 +263,7 @@ TrainResult train_run(const TrainRequest& request) {
   ranks.agree([&] { made.emplace(task, plan.options, ranks, request.share_optimizer, request.context_parts); });
   Trainer& trainer = *made;
   ranks.agree([&] {
-    if (going_on) check_same_run(folder, plan.config());
+    if (going_on) check_same_run(folder, plan.before, plan.config());
     // This also checks the data, so it comes before the config is written.
     if (going_on) resume(trainer, *model, folder);
     if (ranks.first()) describe_run(folder, plan.data->tokenizer(), plan.config(), plan.options.base);
