@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "cortado/base/error.h"
 #include "cortado/serve/responses.h"
 
@@ -71,9 +69,7 @@ bool RunningResponse::tell_of(const Tell& tell, const char* type, Json event) {
 void RunningResponse::finish(Finish finish) {
   const WrittenAnswer& written = answer_->written(0);
   const auto& tokenizer = *engine_->models()[answer_->request().model].tokenizer;
-  const auto& stops = tokenizer.special().stops;
-  const bool closed =
-      !written.tokens.empty() && std::find(stops.begin(), stops.end(), written.tokens.back()) != stops.end();
+  const bool closed = !written.tokens.empty() && tokenizer.special().is_stop(written.tokens.back());
   StoredResponse stored{
       .id = id_, .record = record_, .model = answer_->request().model, .tokens = answer_->request().tokens};
   Json ended = object();

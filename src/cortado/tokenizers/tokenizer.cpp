@@ -105,6 +105,8 @@ std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::ve
   });
 }
 
+bool SpecialTokens::is_stop(int32_t token) const { return std::find(stops.begin(), stops.end(), token) != stops.end(); }
+
 std::string StreamDecoder::push(int32_t token) {
   if (tokenizer_->is_special(token)) return "";
   // All tokenizers decode token by token to bytes, so only a character can be unfinished.

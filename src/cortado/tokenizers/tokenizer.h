@@ -25,6 +25,8 @@ struct SpecialTokens {
   std::vector<int32_t> prefix, suffix;  // begin and end a whole text; encode does not add them
   std::vector<int32_t> stops;           // generation ends when the model writes one of these
   ChatStyle chat;
+
+  bool is_stop(int32_t token) const;
 };
 
 class Tokenizer {
