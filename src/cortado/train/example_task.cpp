@@ -49,7 +49,7 @@ ExampleBatch collate(std::vector<Example> examples, const TaskShape& shape, at::
   ExampleBatch batch{std::move(examples), dense ? at::stack(inputs) : at::cat(inputs).unsqueeze(0), {}, {}};
   if (!dense) batch.about.cu_seqlens = at::tensor(bounds, at::kLong).to(device);
   batch.inputs = batch.inputs.to(device);
-  batch.targets = at::tensor(targets, at::kLong).to(device);
+  batch.targets = at::tensor(targets, at::kLong);
   return batch;
 }
 
@@ -104,7 +104,7 @@ class Order {
 
 Tensor loss_of(Backbone& model, const ExampleBatch& batch) {
   if (auto* classifier = dynamic_cast<Classifier*>(&model)) {
-    return classifier->loss(batch.inputs, batch.targets, batch.about);
+    return classifier->loss(batch.inputs, batch.targets.to(batch.inputs.device()), batch.about);
   }
   return dynamic_cast<LanguageModel&>(model).loss(batch.inputs, batch.targets.view_as(batch.inputs), batch.about);
 }
@@ -250,9 +250,9 @@ class Answers {
     int64_t before = 0;
     for (size_t i = 0; i < batch.examples.size(); ++i) {
       const Example& example = batch.examples[i];
-      const Tensor places = at::tensor(task_.places(example), hidden.options().dtype(at::kLong)) + before;
-      const Tensor logits =
-          dynamic_cast<const LanguageModel&>(model).logits(hidden.index_select(0, places)).to(at::kFloat);
+      const Tensor places = at::tensor(task_.places(example), at::kLong) + before;
+      const Tensor answers = hidden.index_select(0, places.to(hidden.device()));
+      const Tensor logits = dynamic_cast<const LanguageModel&>(model).logits(answers).to(at::kFloat);
       add_loss(logits, batch.targets.index_select(0, places));
       score(example, first + int64_t(i), logits);
       before += int64_t(example.tokens.size());
@@ -267,7 +267,8 @@ class Answers {
 
  private:
   void add_loss(const Tensor& logits, const Tensor& targets) {
-    sum_ += at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum, kIgnored).item<double>();
+    sum_ +=
+        at::cross_entropy_loss(logits, targets.to(logits.device()), {}, at::Reduction::Sum, kIgnored).item<double>();
     count_ += targets.ge(0).sum().item<int64_t>();
   }
   void score(const Example& example, int64_t index, const Tensor& logits) {

@@ -147,7 +147,7 @@ LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::S
   Tensor loss;
   {
     const Autocast autocast(device, type);
-    loss = model.loss(part.tokens.to(device), part.targets.to(device), about) * targets;
+    loss = model.loss(part.tokens.to(device), part.targets, about) * targets;
   }
   turn.backward(loss);
   return {loss.detach(), targets, part.tokens.numel()};
