@@ -350,19 +350,19 @@ int64_t ModelState::bytes() const {
   return total;
 }
 
-void ModelState::save(const std::string& path, const std::string& identity, const NamedTensors& extra) const {
+TensorFile ModelState::file(const std::string& identity, const NamedTensors& extra) const {
   auto all = extra;
   for (const auto& [name, tensor] : extra) {
     fail_input_if(name == kPosition, "[state] \"", kPosition, "\" is the state's own");
   }
   all.emplace_back(kPosition, position);
-  save_states(path, layers, identity, all);
+  return file_of_states(layers, identity, all);
 }
 
-ModelState ModelState::load(const std::string& path, const std::string& identity, NamedTensors* extra) {
+ModelState ModelState::of_file(const TensorFile& file, const std::string& identity, NamedTensors* extra) {
   ModelState state;
   NamedTensors all;
-  state.layers = load_states(path, identity, &all);
+  state.layers = states_of_file(file, identity, &all);
   for (const auto& [name, tensor] : all) {
     if (name == kPosition) {
       state.position = tensor;
@@ -371,21 +371,21 @@ ModelState ModelState::load(const std::string& path, const std::string& identity
     }
   }
   fail_input_if(!state.position.defined() || state.position.dim() != 1 || state.position.scalar_type() != at::kLong,
-                "[state] ", path, " lacks the position");
+                "[state] ", file.path, " lacks the position");
   for (const SequenceState& layer : state.layers) {
-    fail_input_if(!layer.empty() && layer.rows() != state.rows(), "[state] ", path, " has layers of ", layer.rows(),
-                  " and ", state.rows(), " rows");
+    fail_input_if(!layer.empty() && layer.rows() != state.rows(), "[state] ", file.path, " has layers of ",
+                  layer.rows(), " and ", state.rows(), " rows");
   }
   return state;
 }
 
-ModelState ModelState::load(const std::string& path, const Backbone& model, NamedTensors* extra) {
-  ModelState state = load(path, model.identity(), extra);
+ModelState ModelState::of_file(const TensorFile& file, const Backbone& model, NamedTensors* extra) {
+  ModelState state = of_file(file, model.identity(), extra);
   const ModelState zero = model.zero_state(state.rows());
-  fail_input_if(state.layers.size() != zero.layers.size(), "[state] ", path, " has ", state.layers.size(),
+  fail_input_if(state.layers.size() != zero.layers.size(), "[state] ", file.path, " has ", state.layers.size(),
                 " layers, the model ", zero.layers.size());
   for (size_t i = 0; i < zero.layers.size(); ++i) {
-    const auto place = concat("[state] ", path, ": layer ", i);
+    const auto place = concat("[state] ", file.path, ": layer ", i);
     state.layers[i] = fit(state.layers[i], zero.layers[i], model.mixers()[i]->state_layout(), place);
   }
   state.position = state.position.to(zero.position.device());

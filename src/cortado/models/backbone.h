@@ -39,12 +39,13 @@ struct ModelState {
   ModelState index(const Tensor& rows) const;
   ModelState to(const at::TensorOptions& options) const;
   int64_t bytes() const;
-  // `identity` is Backbone::identity(), so that load() can refuse the state of another model with InputError.
-  void save(const std::string& path, const std::string& identity, const NamedTensors& extra = {}) const;
-  static ModelState load(const std::string& path, const std::string& identity, NamedTensors* extra = nullptr);
+  // Converts the state to a safetensors file, in memory, and back. `identity` is Backbone::identity(), so that of_file()
+  // can refuse the state of another model with InputError.
+  TensorFile file(const std::string& identity, const NamedTensors& extra = {}) const;
+  static ModelState of_file(const TensorFile& file, const std::string& identity, NamedTensors* extra = nullptr);
   // As above for an existing model: checks the state against the model's identity and mixers, and moves it to the
   // model's device and types.
-  static ModelState load(const std::string& path, const Backbone& model, NamedTensors* extra = nullptr);
+  static ModelState of_file(const TensorFile& file, const Backbone& model, NamedTensors* extra = nullptr);
 };
 
 // A residual block with pre-norm: x += dropout(mixer(norm x)); x += dropout(feed_forward(norm x)). With post_norm each
