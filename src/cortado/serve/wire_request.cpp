@@ -18,7 +18,7 @@ Request read_common(Body& body, const Json& json, const Engine& engine, const Wi
   Request request;
   request.sampling = read_sampling(body, engine.models()[find_model(json, engine)]);
   // If there are more than are generated at once, they are generated group by group.
-  request.choices = body.integer("n", 1, limits.strict ? engine.options().rows : kMostChoices).value_or(1);
+  request.choices = body.integer("n", 1, limits.strict ? engine.options().rows : kMostChoices, 1);
   request.stops = read_stops(body);
   request.ignore_end = body.boolean("ignore_eos", false);
   request.seconds = limits.seconds;
@@ -85,7 +85,7 @@ std::vector<ChatMessage> read_messages(Body& body) {
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string place = concat("messages[", i, "]");
     Body message(list[i], kMessage, body.strict(), place);
-    std::string role = message.required_text("role");
+    std::string role = message.text("role");
     if (role == "developer") role = "system";
     const bool system = role == "system" && (i == 0 || !body.strict());
     if (role != "user" && role != "assistant" && !system) {
@@ -125,7 +125,7 @@ Call new_call(bool chat, const Json& body, const Engine& engine) {
 
 size_t find_model(const Json& body, const Engine& engine, std::optional<size_t> unnamed) {
   Body fields(body);
-  const std::string name = fields.text("model").value_or("");
+  const std::string name = fields.text("model", "");
   const auto& models = engine.models();
   if (name.empty() && models.size() == 1) unnamed = 0;
   if (name.empty() && unnamed) return *unnamed;
@@ -146,11 +146,11 @@ Call read_completion(const Json& json, const Engine& engine, const WireLimits& l
   Request request = read_common(body, json, engine, limits);
   request.model = call.model;
   request.most_tokens = body.most("max_tokens", 0, limits.answer_tokens).value_or(16);
-  request.likeliest = body.integer("logprobs", 0, kMostLikeliest);
+  request.likeliest = body.optional_integer("logprobs", 0, kMostLikeliest);
   call.echo = body.boolean("echo", false);
   request.score_prompt = call.echo && request.likeliest;
   read_stream(body, call);
-  const auto best_of = body.integer("best_of", 1, 1000);
+  const auto best_of = body.optional_integer("best_of", 1, 1000);
   if (best_of && *best_of != request.choices) body.fail("best_of", "can only be what \"n\" is");
   request.grammar = read_format(body, "response_format", true, engine, call.model);
   // Scores are computed without a begin token, as lm-eval counts tokens.
@@ -177,7 +177,7 @@ Call read_chat(const Json& json, const Engine& engine, const WireLimits& limits)
   const auto most = body.most("max_completion_tokens", 0, limits.answer_tokens);
   const auto older = body.most("max_tokens", 0, limits.answer_tokens);
   const bool scores = body.boolean("logprobs", false);
-  const auto likeliest = body.integer("top_logprobs", 0, kMostLikeliest);
+  const auto likeliest = body.optional_integer("top_logprobs", 0, kMostLikeliest);
   if (likeliest && !scores) body.fail("top_logprobs", "needs \"logprobs\": true");
   if (scores) request.likeliest = likeliest.value_or(0);
   read_stream(body, call);
@@ -207,7 +207,7 @@ Json tokenize(const Json& json, const Engine& engine, const WireLimits& limits) 
   const ServedModel& it = served(engine, find_model(json, engine, 0));
   body.ignore({"model"});
   const std::string key = body.has("content") ? "content" : "prompt";  // llama.cpp's name, vLLM's name
-  const std::string text = body.required_text(key);
+  const std::string text = body.text(key);
   const bool begin = body.boolean("add_special_tokens", key == "prompt") || body.boolean("add_special", false);
   body.finish();
   const auto tokens = begin ? encode_prompt(tokenizer_of(it), text) : tokenizer_of(it).encode(text);
