@@ -39,7 +39,7 @@ class JsonReader {
   JsonReader(const Json& object, std::string place);
   virtual ~JsonReader() = default;
 
-  bool has(const std::string& key) const;                                    // present and not null
+  bool has(const std::string& key) const;                                     // present and not null
   bool says(const std::string& key) const { return object_->contains(key); }  // present, null included
 
   // Accept what earlier versions wrote: `renamed` reads a former key as `key`; `renamed_word` reads a former value of

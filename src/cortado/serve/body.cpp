@@ -17,8 +17,7 @@ const Json& checked(const Json& object, const std::string& place) {
 Body::Body(const Json& object, const std::string& place)
     : JsonReader(std::shared_ptr<const Json>(std::shared_ptr<void>(), &checked(object, place)), place) {}
 
-Body::Body(const Json& object, Place fields, bool strict, const std::string& place)
-    : Body(object, place) {
+Body::Body(const Json& object, Place fields, bool strict, const std::string& place) : Body(object, place) {
   fields_ = fields;
   strict_ = strict;
   for (const auto& [key, value] : object_->items()) {
@@ -49,7 +48,8 @@ void Body::sort(const std::string& key, const Json& value, const Field& field) {
   const auto [there, first] = given_.emplace(field.other, key);
   const Json before = first ? said(field.other) : said(there->second.c_str());
   if (!before.is_null() && before != value) {
-    fail(key, concat("says something else than \"", place_of(first ? field.other : there->second), "\", which it means"));
+    fail(key,
+         concat("says something else than \"", place_of(first ? field.other : there->second), "\", which it means"));
   }
 }
 

@@ -66,13 +66,13 @@ class MemoryStore : public ResponseStore {
       : seconds_(options.seconds), most_bytes_(std::min(options.bytes, kMostInMemory)) {}
 
   void put(const StoredResponse& response) override {
-    StoredResponse kept = response;
-    kept.snapshot = {};
-    const auto bytes = static_cast<int64_t>(kept.tokens.size() * sizeof(int32_t) + dump(kept.record).size());
+    StoredResponse copy = response;
+    copy.snapshot = {};
+    const auto bytes = static_cast<int64_t>(copy.tokens.size() * sizeof(int32_t) + dump(copy.record).size());
     const std::lock_guard lock(mutex_);
     drop(response.id);
     order_.push_back(response.id);
-    responses_[response.id] = {std::move(kept), Clock::now(), bytes, std::prev(order_.end())};
+    responses_[response.id] = {std::move(copy), Clock::now(), bytes, std::prev(order_.end())};
     bytes_ += bytes;
     make_room();
   }
@@ -88,7 +88,7 @@ class MemoryStore : public ResponseStore {
   }
 
  private:
-  struct Kept {
+  struct Entry {
     StoredResponse response;
     Clock::time_point written;
     int64_t bytes;
@@ -113,7 +113,7 @@ class MemoryStore : public ResponseStore {
   double seconds_;
   int64_t most_bytes_, bytes_ = 0;
   std::mutex mutex_;
-  std::map<std::string, Kept> responses_;
+  std::map<std::string, Entry> responses_;
   std::list<std::string> order_;  // the oldest first
 };
 

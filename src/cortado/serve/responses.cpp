@@ -292,7 +292,7 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   running->id_ = new_id("resp_");
   running->message_id_ = message_id_of(running->id_);
   running->engine_ = &engine_;
-  running->kept_in_ = store_.get();
+  running->response_store_ = store_.get();
   running->response_ = new_object(json, request, *running);
   Json items = Json::array();
   for (const auto& [role, content] : turn.input) items.push_back(item_of(role, content));

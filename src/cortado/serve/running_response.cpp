@@ -95,11 +95,11 @@ void RunningResponse::finish(Finish finish) {
 // If the store is full or the state too large, stores the response without its state; it is then read again.
 void RunningResponse::keep(StoredResponse stored) {
   try {
-    kept_in_->put(stored);
+    response_store_->put(stored);
   } catch (const std::exception&) {
     if (!stored.snapshot.snapshot) throw;
     stored.snapshot = {};
-    kept_in_->put(stored);
+    response_store_->put(stored);
   }
 }
 
@@ -116,7 +116,7 @@ void RunningResponse::fail(const std::string& why) {
   stored.record["response"] = object();
   stored.record["ended"] = true;
   try {
-    kept_in_->put(stored);
+    response_store_->put(stored);
   } catch (const std::exception&) {  // the store itself has failed
   }
 }

@@ -124,16 +124,16 @@ class ExampleTask : public Task {
   Parameters learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return identity_; }
 
-  LearnedBatch learn(DataPosition& position, const Turn& turn) override {
+  LearnedBatch learn(DataPosition& position, const BatchShare& share) override {
     std::vector<Example> examples;
     const std::vector<int64_t> indices = order_.of(position.batches++);
     const auto count = int64_t(indices.size());
     double targets = 0;
-    for (int64_t i = turn.begin(count); i < turn.end(count); ++i) {
+    for (int64_t i = share.begin(count); i < share.end(count); ++i) {
       examples.push_back(examples_->example(Split::kTrain, indices[size_t(i)]));
       targets += counted_targets(examples.back());
     }
-    if (targets == 0) return nothing_learned(turn);
+    if (targets == 0) return nothing_learned(share);
     ExampleBatch batch = collate(std::move(examples), shape_, model_->device());
     batch.about.training = true;
     Tensor loss;
@@ -141,7 +141,7 @@ class ExampleTask : public Task {
       const Autocast autocast(model_->device(), options_.compute_type());
       loss = loss_of(*model_, batch) * targets;
     }
-    turn.backward(loss);
+    share.backward(loss);
     return {loss.detach(), targets, batch.inputs.size(0) * batch.inputs.size(1)};
   }
 

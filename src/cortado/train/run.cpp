@@ -73,27 +73,27 @@ void check_same_run(const RunFolder& folder, Json before, Json now) {
 
 // A resumed run keeps its data, its compute type and the end of its schedule, unless they are given anew. decay_steps
 // is stored separately: it need not follow from the config's steps nor pass the checks of a config written by a person.
-struct Kept {
+struct EarlierSettings {
   std::string data;
   std::optional<int64_t> decay_steps;
 };
-Kept keep_from_run(const Json& before, Json& config) {
+EarlierSettings keep_from_run(const Json& before, Json& config) {
   if (!config.is_object() || before.is_null()) return {};
   const Json training = before.value("training", Json::object());
-  Kept kept{training.value("data", ""), std::nullopt};
+  EarlierSettings earlier{training.value("data", ""), std::nullopt};
   Json& given = config["training"];
   if (given.is_null()) given = Json::object();
   // Another type may be faster now than when the run began.
   if (given.is_object() && given.value("dtype", Json("auto")) == "auto" && training.contains("dtype")) {
     given["dtype"] = training["dtype"];
   }
-  if (!training.contains("decay_steps") || !training["decay_steps"].is_number_integer()) return kept;
+  if (!training.contains("decay_steps") || !training["decay_steps"].is_number_integer()) return earlier;
   if (given.is_object()) {
-    if (given.contains("decay_steps") && given["decay_steps"] != training["decay_steps"]) return kept;
+    if (given.contains("decay_steps") && given["decay_steps"] != training["decay_steps"]) return earlier;
     given.erase("decay_steps");
   }
-  kept.decay_steps = training["decay_steps"].get<int64_t>();
-  return kept;
+  earlier.decay_steps = training["decay_steps"].get<int64_t>();
+  return earlier;
 }
 
 // Returns the tokenizer of a resumed run, or of the run whose weights this one starts from.
@@ -129,11 +129,11 @@ Plan make_plan(const TrainRequest& request) {
     config = plan.before;
     request.change(config);
   }
-  const Kept kept = keep_from_run(plan.before, config);
+  const EarlierSettings earlier = keep_from_run(plan.before, config);
   plan.model = ModelConfig::from_json(config, name);
   plan.options = read_options(plan.model);
   if (!request.data.empty()) plan.options.data = request.data;
-  if (plan.options.data.empty()) plan.options.data = kept.data;
+  if (plan.options.data.empty()) plan.options.data = earlier.data;
   // An absolute path lets --resume work from any folder.
   if (!plan.options.data.empty()) plan.options.data = absolute(plan.options.data);
   if (!plan.options.base.empty()) {
@@ -145,7 +145,7 @@ Plan make_plan(const TrainRequest& request) {
                                         : open_example_data(plan.model.task);
   plan.data->complete(plan.model, plan.options, name);
   if (plan.options.epochs > 0) count_steps(plan.options, *plan.data, config);
-  if (kept.decay_steps) plan.options.decay_steps = *kept.decay_steps;
+  if (earlier.decay_steps) plan.options.decay_steps = *earlier.decay_steps;
   return plan;
 }
 
