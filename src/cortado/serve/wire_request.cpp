@@ -100,18 +100,19 @@ std::vector<ChatMessage> read_messages(Body& body) {
   return with_one_system(messages);
 }
 
-// Returns the depths where other conversations may diverge from this one: after its first message and after each of the
-// last ones.
-std::vector<int64_t> marks_of(const Chat& chat, const std::vector<ChatMessage>& messages,
-                              const std::vector<int32_t>& tokens) {
-  std::vector<int64_t> marks;
+// Sets the request's tokens, and as marks the depths where other conversations may diverge from this one: after its
+// first message and after each of the last ones.
+void encode_chat(Request& request, const Chat& chat, const std::vector<ChatMessage>& messages) {
+  std::vector<size_t> counts;
   for (size_t count = 1; count < messages.size(); ++count) {
-    if (count > 1 && count + 2 < messages.size()) continue;
-    const auto part = chat.encode({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)}, false);
-    const bool begins = part.size() < tokens.size() && std::equal(part.begin(), part.end(), tokens.begin());
-    if (begins) marks.push_back(static_cast<int64_t>(part.size()));
+    if (count == 1 || count + 2 >= messages.size()) counts.push_back(count);
   }
-  return marks;
+  const auto all = chat.encode_beginnings(messages, counts);
+  request.tokens = all[0];
+  for (size_t i = 1; i < all.size(); ++i) {
+    const bool begins = all[i].size() < all[0].size() && std::equal(all[i].begin(), all[i].end(), all[0].begin());
+    if (begins) request.marks.push_back(static_cast<int64_t>(all[i].size()));
+  }
 }
 
 Call new_call(bool chat, const Json& body, const Engine& engine) {
@@ -193,9 +194,8 @@ Call read_chat(const Json& json, const Engine& engine, const WireLimits& limits)
   const ServedModel& it = served(engine, call.model);
   const Chat chat = Chat::or_text(tokenizer_of(it));
   check_text(*it.tokenizer, chat.render(messages, true), most_prompt_tokens(engine, call.model, limits), "messages");
-  request.tokens = chat.encode(messages, true);
+  encode_chat(request, chat, messages);
   request.begins_text = !it.tokenizer->special().chat.name.empty();
-  request.marks = marks_of(chat, messages, request.tokens);
   request.most_tokens = most ? *most : older ? *older : usual_answer(request.tokens, call.model, engine, limits);
   fit_prompt(request, "messages", engine, limits);
   call.requests.push_back(std::move(request));

@@ -122,9 +122,8 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at)
 }
 
 void AddedTokenFinder::split(std::string_view text,
-                             const std::function<void(std::string_view piece, int32_t id)>& found) const {
-  size_t done = 0;  // the text before this byte has been passed on
-  for (size_t at = 0; !tokens_.empty() && at < text.size();) {
+                             const std::function<void(std::string_view piece, int32_t id)>& found, size_t done) const {
+  for (size_t at = done; !tokens_.empty() && at < text.size();) {
     const AddedToken* token = longest_at(text, at);
     if (!token) {
       ++at;
