@@ -100,17 +100,11 @@ Block::Block(const ModelConfig& config, int64_t layer)
   if (config.post_norm) feed_forward_post_norm_ = register_module("feed_forward_post_norm", make_norm(config));
 }
 
-Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
-  return forward_with(x, batch, [&](const Tensor& y) {
-    return batch.relay ? batch.relay->forward(*mixer_, {layer_, layers_}, y, batch, state)
-                       : mixer_->forward(y, batch, state);
-  });
-}
-
+template <typename Mix>
 Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const {
   const auto ready = [&](Tensor branch, const std::shared_ptr<Norm>& post) {
     if (post) branch = post->forward(branch);
-    return at::dropout(branch, dropout_, batch.training);
+    return batch.training ? at::dropout(branch, dropout_, true) : branch;
   };
   const auto [stream, normed] = mixer_norm_->forward_of_sum(x, {});
   const Tensor branch = mix(normed);
@@ -121,6 +115,13 @@ Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) 
     return mixed + ready(feed_forward_->forward(y), feed_forward_post_norm_);
   }
   return feed_forward_->forward_onto(mixed, y);
+}
+
+Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
+  return forward_with(x, batch, [&](const Tensor& y) {
+    return batch.relay ? batch.relay->forward(*mixer_, {layer_, layers_}, y, batch, state)
+                       : mixer_->forward(y, batch, state);
+  });
 }
 
 double Block::flops_per_token(int64_t depth) const {

@@ -58,15 +58,16 @@ class Block : public Module {
   // Maps x [B, T, D] to [B, T, D]; state as in Mixer::forward.
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const;
 
-  // As forward(), with `mix` in the mixer's place: it gets the normed x. If it returns an undefined tensor, so does
-  // forward_with().
-  using Mix = std::function<Tensor(const Tensor& x)>;
-  Tensor forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const;
-
   const std::shared_ptr<Mixer>& mixer() const { return mixer_; }
   double flops_per_token(int64_t depth) const;
 
  private:
+  friend class Backbone;
+  // As forward(), with `mix` in the mixer's place: it gets the normed x. If it returns an undefined tensor, so does
+  // forward_with().
+  template <typename Mix>
+  Tensor forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const;
+
   int64_t layer_, layers_;
   std::shared_ptr<Norm> mixer_norm_, mixer_post_norm_;
   std::shared_ptr<Mixer> mixer_;
