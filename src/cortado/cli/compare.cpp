@@ -66,7 +66,7 @@ void run(CompareOptions& options) {
   const Comparison result = compare(request);
   if (!result.rows.empty()) std::cout << "\n" << comparison_table(result.rows, request).text();
   if (!result.done) {
-    std::cout << "stopped; go on with\n  " << program_name() << words_given() << std::endl;
+    std::cout << "stopped; continue with\n  " << program_name() << words_given() << std::endl;
     exit_if_interrupted();
   }
   std::cout << "also in " << request.out << "/table.md and table.json" << std::endl;

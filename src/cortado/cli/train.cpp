@@ -100,10 +100,10 @@ constexpr const char* kTrainFooter =
     "  cortado train configs/hgrn2.json --data book.txt --out runs/book \\\n"
     "      --set training.steps=5000 --set dropout=0.1\n"
     "  cortado train --resume --out runs/book                 continues exactly where it stopped\n"
-    "  cortado train --resume --out runs/book --steps 10000   and trains further\n"
+    "  cortado train --resume --out runs/book --steps 10000   continues up to this step\n"
     "  cortado train runs/smollm2 --lora 8 --data book.txt --out runs/tuned   fine-tunes low-rank adapters of a run\n"
     "  torchrun --nproc-per-node 2 -m cortado train CONFIG --out RUN   on two processes (docs/scale.md)\n"
-    "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.\n"
+    "Ctrl-C and SIGTERM finish the step, save, print the command that continues, and end with exit code 130 or 143.\n"
     "RUN gets config.json, tokenizer/, best.safetensors, last.safetensors, metrics.jsonl and the checkpoint of "
     "--resume.";
 
