@@ -59,7 +59,7 @@ def test_resumed_is_uninterrupted(cortado, linearize, tmp_path):
         ((), {"sink_tokens": 9}, "[--sink-tokens] needs latents"),
         ((), {"window": 64}, "sequences of 32 tokens lie in the windows of all layers"),
         ((), {"keep": 9}, "there is no layer 9"),
-        (("--resume",), {}, "goes on as it was: leave"),
+        (("--resume",), {}, "keeps all settings: leave"),
         ((), {"lora_tokens": 64, "lora_targets": "q_proj"}, 'no linear map "q_proj"; it has '),
         ((), {"lora_rank": 2}, "[--lora-rank] needs --lora-tokens"),
         ((), {"bptt": 8}, "[--bptt] needs --cross-entropy-tokens or --lora-tokens"),
@@ -83,7 +83,7 @@ def test_maps_get_a_cache(cortado, text, softmax, tmp_path):
     assert cortado("linearize", softmax, *small, *method, "--out", tmp_path / "plain").returncode == 0
     learned, cached = tmp_path / "plain/learned.safetensors", tmp_path / "cached"
     settled = cortado("linearize", softmax, *small, "--from", learned, "--sink-tokens", 128, "--out", tmp_path / "settled")
-    assert settled.returncode == 0 and "hold the first token alone" in settled.stdout, settled.stderr
+    assert settled.returncode == 0 and "hold only the first token" in settled.stdout, settled.stderr
     assert "sinks" in json.loads((tmp_path / "settled/report.json").read_text())
     cache = ("--cache", 4, "--chunk", 4, "--distance", 12, "--fading", 0.5, "--cache-tokens", 256)
     done = cortado("linearize", softmax, *small, "--from", learned, *cache, "--out", cached)

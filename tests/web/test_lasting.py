@@ -33,7 +33,7 @@ def test_a_reload_in_the_middle_of_an_answer(open_page):
     page.wait_for_selector(".answer.cut")
     cut = text_of(page)
     assert cut.startswith(before[:40])
-    expect(answer_of(page)).to_contain_text("left while this was being written")
+    expect(answer_of(page)).to_contain_text("closed while this was being written")
     goes_on(page, cut)
 
 

@@ -14,7 +14,7 @@ namespace {
 thread_local std::vector<OperatorCall>* calls = nullptr;
 
 // The inputs are only available at the beginning of a call, the outputs only at its end.
-struct Begun : at::ObserverContext {
+struct StartedCall : at::ObserverContext {
   OperatorCall call;
 };
 
@@ -22,7 +22,7 @@ std::unique_ptr<at::ObserverContext> begin_call(const at::RecordFunction& functi
   if (!calls || !function.operator_name()) return nullptr;
   const auto schema = c10::Dispatcher::singleton().findSchema(*function.operator_name());
   if (!schema) return nullptr;
-  auto begun = std::make_unique<Begun>();
+  auto begun = std::make_unique<StartedCall>();
   begun->call.name = function.operator_name()->name;
   for (const auto& argument : schema->schema().arguments()) begun->call.arguments.push_back(argument.name());
   const auto inputs = function.inputs();
@@ -32,7 +32,7 @@ std::unique_ptr<at::ObserverContext> begin_call(const at::RecordFunction& functi
 
 void end_call(const at::RecordFunction& function, at::ObserverContext* context) {
   if (!calls || !context) return;
-  OperatorCall& call = static_cast<Begun*>(context)->call;
+  OperatorCall& call = static_cast<StartedCall*>(context)->call;
   call.outputs = function.outputs();
   calls->push_back(std::move(call));
 }

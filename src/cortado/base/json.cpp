@@ -6,19 +6,10 @@
 #include "cortado/base/asked_keys.h"
 #include "cortado/base/edit_distance.h"
 #include "cortado/base/files.h"
+#include "cortado/base/words.h"
 
 namespace cortado {
 namespace {
-
-// Shows a value in an error message: short, on one line, and printable whatever bytes it holds.
-std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  constexpr size_t kLongest = 60;
-  if (text.size() <= kLongest) return text;
-  size_t cut = kLongest;
-  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
-  return text.substr(0, cut) + "...";
-}
 
 std::string shown(double value) {
   std::ostringstream out;
@@ -58,13 +49,6 @@ std::pair<size_t, size_t> line_and_column(std::string_view text, size_t byte) {
       1 + static_cast<size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
   size_t start = text.substr(0, end).rfind('\n');
   return {line, end - (start == std::string_view::npos ? 0 : start + 1) + 1};
-}
-
-// Throws InputError: the key is missing (`value` null) or has a wrong value.
-[[noreturn]] void refuse(const JsonReader& reader, const std::string& key, const Json* value,
-                         const std::string& expected, const std::string& hint = "") {
-  if (!value) reader.fail("key \"", key, "\" is missing: expected ", expected);
-  reader.fail("key \"", key, "\": expected ", expected, ", got ", shown(*value), hint);
 }
 
 constexpr int kDeepest = 200;
@@ -109,7 +93,7 @@ class DuplicateKeys {
     if (event == Json::parse_event_t::object_end) open_.pop_back();
     if (event != Json::parse_event_t::key) return;
     const auto key = parsed.get<std::string>();
-    fail_input_if(!open_.back().insert(key).second, "[", source, "] key ", shown(parsed),
+    fail_input_if(!open_.back().insert(key).second, "[", source, "] key ", excerpt(parsed),
                   " appears twice in one object");
   }
 
@@ -150,14 +134,34 @@ void check_json_depth(std::string_view text, const std::string& source_name) {
 
 Json read_json_file(const std::string& path) { return parse_json(read_file(path), path); }
 
-JsonReader::JsonReader(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
-  if (!object_.is_object()) fail("expected an object { ... }, got ", shown(object_));
+std::string excerpt(const Json& value) {
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  constexpr size_t kLongest = 60;
+  if (text.size() <= kLongest) return text;
+  size_t cut = kLongest;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return text.substr(0, cut) + "...";
+}
+
+JsonReader::JsonReader(const Json& object, std::string place)
+    : object_(std::make_shared<Json>(object)), place_(std::move(place)) {
+  if (!object_->is_object()) fail("expected an object { ... }, got ", excerpt(object));
+}
+
+void JsonReader::refuse(const std::string& key, const Json* value, const std::string& expected,
+                        const std::string& hint) const {
+  if (!value) fail("key \"", key, "\" is missing: expected ", expected);
+  fail("key \"", key, "\": expected ", expected, ", got ", excerpt(*value), hint);
+}
+
+const Json* JsonReader::look(const std::string& key) const {
+  const auto found = object_->find(key);
+  return found == object_->end() || found->is_null() ? nullptr : &*found;
 }
 
 const Json* JsonReader::find(const std::string& key) {
   asked_.insert(key);
-  const auto found = object_.find(key);
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+  return look(key);
 }
 
 void JsonReader::note(const std::string& key, std::string expected, Json fallback, std::vector<std::string> words) {
@@ -165,23 +169,22 @@ void JsonReader::note(const std::string& key, std::string expected, Json fallbac
   AskedKeys::add(place_, questions_.back());
 }
 
-bool JsonReader::has(const std::string& key) const {
-  const auto found = object_.find(key);
-  return found != object_.end() && !found->is_null();
-}
+bool JsonReader::has(const std::string& key) const { return look(key) != nullptr; }
 
 void JsonReader::renamed(const std::string& earlier, const std::string& key) {
-  const auto found = object_.find(earlier);
-  if (found == object_.end()) return;
+  if (!says(earlier)) return;
   if (says(key)) fail("\"", earlier, "\" is an earlier name of \"", key, "\": only one of them may be there");
-  Json value = std::move(*found);
-  object_.erase(earlier);
-  object_[key] = std::move(value);
+  Json changed = *object_;
+  changed[key] = Json(changed.at(earlier));
+  changed.erase(earlier);
+  object_ = std::make_shared<Json>(std::move(changed));
 }
 
 void JsonReader::renamed_word(const std::string& key, const std::string& earlier, const std::string& word) {
-  const auto found = object_.find(key);
-  if (found != object_.end() && *found == earlier) *found = word;
+  if (!says(key) || object_->at(key) != earlier) return;
+  Json changed = *object_;
+  changed[key] = word;
+  object_ = std::make_shared<Json>(std::move(changed));
 }
 
 int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback) {
@@ -201,7 +204,7 @@ int64_t JsonReader::integer(const std::string& key, int64_t low, int64_t high, s
     good = std::abs(real) < 9e15 && std::floor(real) == real;
     if (good) result = static_cast<int64_t>(real);
   }
-  if (!good || result < low || result > high) refuse(*this, key, value, range_text(low, high));
+  if (!good || result < low || result > high) refuse(key, value, range_text(low, high));
   return result;
 }
 
@@ -210,7 +213,7 @@ double JsonReader::number(const std::string& key, double low, double high, std::
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
   const double result = value && value->is_number() ? value->get<double>() : std::nan("");
-  if (!std::isfinite(result) || result < low || result > high) refuse(*this, key, value, range_text(low, high));
+  if (!std::isfinite(result) || result < low || result > high) refuse(key, value, range_text(low, high));
   return result;
 }
 
@@ -218,7 +221,7 @@ bool JsonReader::boolean(const std::string& key, std::optional<bool> fallback) {
   note(key, "true or false", fallback ? Json(*fallback) : Json());
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (!value || !value->is_boolean()) refuse(*this, key, value, "true or false");
+  if (!value || !value->is_boolean()) refuse(key, value, "true or false");
   return value->get<bool>();
 }
 
@@ -226,7 +229,7 @@ std::string JsonReader::text(const std::string& key, std::optional<std::string> 
   note(key, "a text", fallback ? Json(*fallback) : Json());
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
-  if (!value || !value->is_string()) refuse(*this, key, value, "a text");
+  if (!value || !value->is_string()) refuse(key, value, "a text");
   return value->get<std::string>();
 }
 
@@ -236,11 +239,12 @@ std::string JsonReader::choice(const std::string& key, const std::vector<std::st
   const Json* value = find(key);
   if (!value && fallback) return *fallback;
   const std::string word = value && value->is_string() ? value->get<std::string>() : "";
-  if (value && value->is_string() && std::find(allowed.begin(), allowed.end(), word) != allowed.end()) return word;
-  std::string list;
-  for (const auto& known : allowed) list += (list.empty() ? "\"" : ", \"") + known + "\"";
-  const std::string near = nearest_word(word, allowed);
-  refuse(*this, key, value, "one of " + list, near.empty() ? "" : concat("; did you mean \"", near, "\"?"));
+  if (!value || !value->is_string() || std::find(allowed.begin(), allowed.end(), word) == allowed.end()) {
+    const std::string near = nearest_word(word, allowed);
+    refuse(key, value, concat("one of \"", joined(allowed, "\", \""), "\""),
+           near.empty() ? "" : concat("; did you mean \"", near, "\"?"));
+  }
+  return word;
 }
 
 std::optional<int64_t> JsonReader::optional_integer(const std::string& key, int64_t low, int64_t high) {
@@ -267,17 +271,22 @@ Json JsonReader::object(const std::string& key) {
   note(key, "an object { ... }");
   const Json* value = find(key);
   if (!value) return Json::object();
-  if (!value->is_object()) fail("key \"", key, "\": expected an object { ... }, got ", shown(*value));
+  if (!value->is_object()) refuse(key, value, "an object { ... }");
   return *value;
 }
 
-Json JsonReader::any(const std::string& key) {
+std::optional<std::string> JsonReader::optional_text(const std::string& key) {
+  return find(key) ? std::optional(text(key)) : std::nullopt;
+}
+
+const Json& JsonReader::any(const std::string& key) {
+  static const Json kNull;
   const Json* value = find(key);
-  return value ? *value : Json();
+  return value ? *value : kNull;
 }
 
 void JsonReader::finish() const {
-  for (const auto& [key, value] : object_.items()) {
+  for (const auto& [key, value] : object_->items()) {
     if (asked_.count(key)) continue;
     const std::vector<std::string> known(asked_.begin(), asked_.end());
     const std::string near = nearest_word(key, known);
@@ -286,7 +295,7 @@ void JsonReader::finish() const {
       hint = known.empty() ? "; no keys are allowed here" : "; allowed:";
       for (const auto& word : known) hint += (hint.back() == ':' ? " \"" : ", \"") + word + "\"";
     }
-    fail("unknown key ", shown(Json(key)), " (value ", shown(value), ")", hint);
+    fail("unknown key ", excerpt(Json(key)), " (value ", excerpt(value), ")", hint);
   }
 }
 

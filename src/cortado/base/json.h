@@ -1,6 +1,7 @@
 // Strict reading of JSON objects: unknown keys, wrong types and values out of range are errors that name the place.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -23,6 +24,9 @@ Json parse_json(std::string_view text, const std::string& source_name);
 // nlohmann-json writes, compares and copies recursively and would overflow the stack.
 void check_json_depth(std::string_view text, const std::string& source_name);
 
+// Shows a value in an error message: short, on one line, and printable whatever bytes it holds.
+std::string excerpt(const Json& value);
+
 // Reads one JSON object key by key and remembers the keys it was asked for; `finish` refuses the others.
 //
 //   JsonReader reader(json, "config.feed_forward");
@@ -33,9 +37,10 @@ void check_json_depth(std::string_view text, const std::string& source_name);
 class JsonReader {
  public:
   JsonReader(const Json& object, std::string place);
+  virtual ~JsonReader() = default;
 
-  bool has(const std::string& key) const;                                    // present and not null
-  bool says(const std::string& key) const { return object_.contains(key); }  // present, null included
+  bool has(const std::string& key) const;                                     // present and not null
+  bool says(const std::string& key) const { return object_->contains(key); }  // present, null included
 
   // Accept what earlier versions wrote: `renamed` reads a former key as `key`; `renamed_word` reads a former value of
   // `key` as `word`. Call them before the key is read.
@@ -54,10 +59,11 @@ class JsonReader {
   // null gives nullopt; an absent key gives the fallback.
   std::optional<int64_t> integer_or_null(const std::string& key, int64_t low, int64_t high, int64_t fallback);
   std::optional<double> optional_number(const std::string& key, double low, double high);
+  std::optional<std::string> optional_text(const std::string& key);
   // Returns the value unchecked; an empty object if the key is absent.
   Json object(const std::string& key);
   // Returns the value, of any type; null if the key is absent.
-  Json any(const std::string& key);
+  const Json& any(const std::string& key);
 
   // Throws InputError if the object has a key that nobody asked for, and names the nearest known key.
   void finish() const;
@@ -82,12 +88,24 @@ class JsonReader {
     if (bad) fail(parts...);
   }
 
+ protected:
+  // Reads an object where it lies, which outlives the reader.
+  JsonReader(std::shared_ptr<const Json> object, std::string place)
+      : object_(std::move(object)), place_(std::move(place)) {}
+
+  // The value of a key; null where it is absent or null.
+  virtual const Json* look(const std::string& key) const;
+  // Throws for a value that is not what was expected; null: it is missing. `hint`: the message's end.
+  [[noreturn]] virtual void refuse(const std::string& key, const Json* value, const std::string& expected,
+                                   const std::string& hint = "") const;
+
+  std::shared_ptr<const Json> object_;
+  std::set<std::string> asked_;
+
  private:
   const Json* find(const std::string& key);
   void note(const std::string& key, std::string expected, Json fallback = nullptr, std::vector<std::string> words = {});
-  Json object_;
   std::string place_;
-  std::set<std::string> asked_;
   std::vector<Question> questions_;
 };
 

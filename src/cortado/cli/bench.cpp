@@ -70,7 +70,7 @@ void print_text(const OperatorRequest& request, const Json& json) {
   std::cout
       << "\nFLOPs: 4 K V per token and head for a scan (6 for the delta scan, 8 for the two passes over slots), 4 K "
          "per key seen; 3.5\ntimes that with backward. Bytes: inputs and outputs once; with backward 3 inputs + 2 "
-         "outputs. exp: the definition's, forward.\n";
+         "outputs. exp: exponentials of the definition, forward only.\n";
 }
 
 void bench_operators(OpsOptions& options) {

@@ -276,7 +276,7 @@ std::string shipped_file(const std::string& name) {
 
 void print_stopped(const std::string& command, const std::string& out, int64_t step, int64_t steps,
                    const CommonOptions& common) {
-  std::cout << "stopped after step " << step << " of " << steps << "; go on with\n  " << program_name() << " "
+  std::cout << "stopped after step " << step << " of " << steps << "; continue with\n  " << program_name() << " "
             << command << " --resume --out " << shell_quoted(out);
   if (common.device != "cpu") std::cout << " --device " << shell_quoted(common.device);
   if (common.threads > 0) std::cout << " --threads " << common.threads;

@@ -18,15 +18,15 @@ struct CompareOptions {
 
 Json effective_config(const CompareOptions& options) {
   Json config = read_json_file(options.request.config_name);
-  const auto set = [&config](const char* key, const auto& value) {
-    if (value) apply_setting(config, concat("training.", key, "=", *value));
+  const auto set_training = [&config](const char* key, const auto& value) {
+    if (value) set(config, concat("training.", key), *value);
   };
   for (const std::string& setting : options.settings) apply_setting(config, setting);
-  set("steps", options.steps);
-  set("batch", options.batch);
-  set("context", options.context);
-  set("seed", options.common->seed);
-  set("dtype", options.common->dtype);
+  set_training("steps", options.steps);
+  set_training("batch", options.batch);
+  set_training("context", options.context);
+  set_training("seed", options.common->seed);
+  set_training("dtype", options.common->dtype);
   return config;
 }
 
@@ -66,7 +66,7 @@ void run(CompareOptions& options) {
   const Comparison result = compare(request);
   if (!result.rows.empty()) std::cout << "\n" << comparison_table(result.rows, request).text();
   if (!result.done) {
-    std::cout << "stopped; go on with\n  " << program_name() << words_given() << std::endl;
+    std::cout << "stopped; continue with\n  " << program_name() << words_given() << std::endl;
     exit_if_interrupted();
   }
   std::cout << "also in " << request.out << "/table.md and table.json" << std::endl;

@@ -172,7 +172,7 @@ void print_depths(const Subject& subject, const Json& json) {
               << " tokens: beyond that, the numbers are only for comparison.\n";
   }
   if (subject.config().causal) {
-    std::cout << "KV cache: of softmax layers in place of these, with as many key heads, as "
+    std::cout << "KV cache: that of softmax layers with as many key heads, in place of these layers, as "
               << dtype_name(subject.dtype) << ".\n";
   } else {
     std::cout << "A bidirectional model reads whole sequences: it has no state.\n";

@@ -87,7 +87,8 @@ double rate(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<d
 std::shared_ptr<Tokenizer> tokenizer_of(const GenerateCommand& command) {
   const std::string& run = command.model->run;
   if (std::filesystem::exists(run + "/tokenizer")) return command.model->tokenizer();
-  const bool texts = command.prompt || !command.prompt_file.empty() || command.chat || !command.options.stops.empty();
+  const bool texts =
+      command.prompt || !command.prompt_file.empty() || command.chat || !command.options.text.stops.empty();
   fail_input_if(texts || (command.prompt_tokens.empty() && command.load_state.empty()), "[generate] ", run,
                 " has no tokenizer: it reads and writes token numbers, as --prompt-tokens 1,2,3");
   return nullptr;
@@ -168,7 +169,7 @@ void read(Session& session, const GenerateCommand& command, ContextWarning& warn
 
 void write(Session& session, GenerateCommand& command, ContextWarning& warning, Report& report) {
   const bool numbers = !session.tokenizer();  // token numbers are written in the form of --prompt-tokens
-  if (!numbers) command.options.stop_tokens = session.tokenizer()->special().stops;
+  if (!numbers) command.options.text.stop_tokens = session.tokenizer()->special().stops;
   command.options.on_token = [&](int32_t token) {
     warning.look(1);
     if (command.json) report.tokens.push_back(token);
@@ -242,13 +243,7 @@ void exchange_words(Conversation& conversation, const std::string& question, con
     return;
   }
   const Stopwatch writing;
-  bool started = false;
-  const auto generated = conversation.answer(options, [&](std::string_view text) {
-    // Some chat templates put a space before the answer.
-    while (!started && text.starts_with(' ')) text.remove_prefix(1);
-    started = started || !text.empty();
-    std::cout << text << std::flush;
-  });
+  const auto generated = conversation.answer(options, [](std::string_view text) { std::cout << text << std::flush; });
   report.generated.tokens += generated.tokens;
   report.decode_seconds += writing.seconds();
   std::cout << std::endl;
@@ -289,7 +284,7 @@ void run_generate(GenerateCommand& command) {
   ranks.agree([&] {
     // Everything that can be refused is refused before the model is read.
     Sampler{command.sampling.over(command.options.sampling)};
-    StopFilter{command.options.stops};
+    StopFilter{command.options.text.stops};
     if (!command.save_state.empty() && ranks.first()) check_output_file(command.save_state);
     command.model->find();
     const auto model = command.model->open();
@@ -373,7 +368,7 @@ void add_generate_command(CLI::App& app) {
            "how many tokens count as recent",
            CLI::Range(static_cast<int64_t>(0), static_cast<int64_t>(Session::kRecentTokens)), kShown);
   }
-  option(generate, "--stop", command->options.stops,
+  option(generate, "--stop", command->options.text.stops,
          "end at this text, without printing it; may be given several times", kRepeated, kOneWord);
   generate.callback([command] { run_generate(*command); });
 }

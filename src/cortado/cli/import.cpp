@@ -25,7 +25,8 @@ void run_import(const ImportCommand& command) {
 void add_import_command(CLI::App& app) {
   auto command = std::make_shared<ImportCommand>();
   auto& subcommand = *app.add_subcommand(
-      "import", "Read a pretrained model (Llama and its kin, Mamba, GLA, DeltaNet and others), and write it as a run");
+      "import",
+      "Read a pretrained model (Llama and similar ones, Mamba, GLA, DeltaNet and others), and write it as a run");
   subcommand.footer(
       "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file\n"
       "(F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K) of Llama, Mistral, Qwen2 or Gemma-2.\n"

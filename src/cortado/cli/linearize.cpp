@@ -229,7 +229,7 @@ void print_result(const LinearizeCommand& command, const LinearizeResult& result
               << " % of the variance of attention in reminders, " << fixed(100 * cache->fading, 0) << " % in text; "
               << human_seconds(cache->seconds) << std::endl;
   }
-  if (result.sinks) std::cout << "sinks: " << with_commas(*result.sinks) << " latents hold the first token alone\n";
+  if (result.sinks) std::cout << "sinks: " << with_commas(*result.sinks) << " latents hold only the first token\n";
   std::cout << (result.stages.empty() ? "" : table.text()) << "written to " << command.request.out << std::endl;
 }
 
@@ -274,7 +274,7 @@ constexpr const char* kLinearizeFooter =
     "  cortado linearize --resume --out runs/linear           continues exactly where it stopped\n"
     "  cortado linearize runs/smollm2 --keep 0,15 --lora-tokens 500000 --out runs/hybrid\n"
     "  cortado linearize runs/smollm2 --from macchiato.safetensors --cache 256 --data book.txt --out runs/one\n"
-    "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.";
+    "Ctrl-C and SIGTERM finish the step, save, print the command that continues, and end with exit code 130 or 143.";
 
 void add_mixer_options(CLI::App& app, LinearizeCommand& command) {
   const HelpGroup group(app, kMixerGroup);
@@ -305,9 +305,9 @@ void add_training_options(CLI::App& app, LinearizeCommand& command) {
   number("--context", plan.context, "tokens per sequence");
   number("--cache-tokens", plan.cache_tokens,
          "tokens from which a cache's scores are learned; with --from they are learned again");
-  app.add_option(
-         "--sink-tokens", plan.sink_tokens,
-         "tokens for keeping latents that hold the first token alone from filling up; 0: leave them as they are")
+  app.add_option("--sink-tokens", plan.sink_tokens,
+                 "tokens of text to find the latents that hold only the first token and to keep them from filling up; "
+                 "0: skip this")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   option(app, "--tokens", command.tokens, "tokens of attention transfer (default: two epochs of the text)",

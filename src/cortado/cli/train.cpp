@@ -22,33 +22,33 @@ struct TrainOptions {
 
 // Sets the adapters' rank, and their usual learning rate unless the config names one.
 void start_lora(Json& config, int64_t rank) {
-  apply_setting(config, concat("training.lora.rank=", rank));
+  set(config, "training.lora.rank", rank);
   if (config["training"].contains("learning_rate")) return;
-  apply_setting(config, "training.learning_rate=1e-4");
-  apply_setting(config, "training.minimum_rate=1e-5");
+  set(config, "training.learning_rate", 1e-4);
+  set(config, "training.minimum_rate", 1e-5);
 }
 
-// Returns the config after --set, --steps, --seed and --dtype; null for --resume without any of these, which uses the
-// run's own.
-Json effective_config(const TrainOptions& options, std::string& name) {
-  const bool changed =
-      !options.settings.empty() || options.steps || options.lora || options.common->seed || options.common->dtype;
+// Returns the config of CONFIG; null: the resumed run's own.
+Json named_config(const TrainOptions& options, std::string& name) {
   if (name.empty()) {
     fail_input_if(!options.resume, "[train] which model? `cortado train CONFIG --out RUN`");
-    if (!changed) return nullptr;
-    name = RunFolder{options.request.out}.config();
+    return nullptr;
   }
   // CONFIG may be a run: training starts from its model and weights.
   name = run_of(name);
   const bool base = std::filesystem::is_directory(name);
   Json config = read_json_file(base ? RunFolder{name}.config() : name);
-  if (base) apply_setting(config, "training.base=" + Json(name).dump());  // quoted, so that "123" stays a text
+  if (base) set(config, "training.base", name);
+  return config;
+}
+
+// Applies --lora, --set, --steps, --seed and --dtype.
+void change_config(const TrainOptions& options, Json& config) {
   if (options.lora) start_lora(config, *options.lora);
   for (const std::string& setting : options.settings) apply_setting(config, setting);
-  if (options.steps) apply_setting(config, concat("training.steps=", *options.steps));
-  if (options.common->seed) apply_setting(config, concat("training.seed=", *options.common->seed));
-  if (options.common->dtype) apply_setting(config, concat("training.dtype=", *options.common->dtype));
-  return config;
+  if (options.steps) set(config, "training.steps", *options.steps);
+  if (options.common->seed) set(config, "training.seed", *options.common->seed);
+  if (options.common->dtype) set(config, "training.dtype", *options.common->dtype);
 }
 
 std::string data_of(const TrainOptions& options) {
@@ -79,7 +79,12 @@ void train(TrainOptions& options) {
   if (options.resume) request.use = FolderUse::kResume;
   if (options.overwrite) request.use = FolderUse::kOverwrite;
   if (goes_on_after_a_loss({request.out})) request.use = FolderUse::kResume;
-  request.config = effective_config(options, request.config_name);
+  request.config = named_config(options, request.config_name);
+  if (request.config.is_null()) {
+    request.change = [&options](Json& config) { change_config(options, config); };
+  } else {
+    change_config(options, request.config);
+  }
   request.data = data_of(options);
   request.stop = interrupt_requested;
   request.progress = !options.quiet;
@@ -95,10 +100,10 @@ constexpr const char* kTrainFooter =
     "  cortado train configs/hgrn2.json --data book.txt --out runs/book \\\n"
     "      --set training.steps=5000 --set dropout=0.1\n"
     "  cortado train --resume --out runs/book                 continues exactly where it stopped\n"
-    "  cortado train --resume --out runs/book --steps 10000   and trains further\n"
+    "  cortado train --resume --out runs/book --steps 10000   continues up to this step\n"
     "  cortado train runs/smollm2 --lora 8 --data book.txt --out runs/tuned   fine-tunes low-rank adapters of a run\n"
     "  torchrun --nproc-per-node 2 -m cortado train CONFIG --out RUN   on two processes (docs/scale.md)\n"
-    "Ctrl-C and SIGTERM finish the step, save, print the command that goes on, and end with exit code 130 or 143.\n"
+    "Ctrl-C and SIGTERM finish the step, save, print the command that continues, and end with exit code 130 or 143.\n"
     "RUN gets config.json, tokenizer/, best.safetensors, last.safetensors, metrics.jsonl and the checkpoint of "
     "--resume.";
 

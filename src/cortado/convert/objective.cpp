@@ -90,7 +90,7 @@ NextToken::NextToken(std::shared_ptr<LanguageModel> model, Parameters learned, i
 
 std::vector<double> NextToken::losses(const Sequences& given, double weight) {
   const c10::AutoGradMode gradients(weight > 0);
-  const Tensor tokens = given.tokens.to(model_->device()), targets = given.targets.to(model_->device());
+  const Tensor tokens = given.tokens.to(model_->device());
   const int64_t length = tokens.size(1), piece = bptt_ > 0 ? std::min(bptt_, length) : length;
   const double all = std::max(1.0, terms(given));
   std::optional<ModelState> state;
@@ -98,7 +98,7 @@ std::vector<double> NextToken::losses(const Sequences& given, double weight) {
   double mean = 0;
   for (int64_t first = 0; first < length; first += piece) {
     const int64_t count = std::min(piece, length - first);
-    const Sequences part{tokens.narrow(1, first, count), targets.narrow(1, first, count)};
+    const Sequences part{tokens.narrow(1, first, count), given.targets.narrow(1, first, count)};
     const double share = terms(part) / all;
     const Tensor loss = [&] {
       const Autocast autocast(tokens.device(), frozen_type_);  // the learned parameters are float32

@@ -36,9 +36,9 @@ class StageTask : public Task {
   bool validates() const override { return true; }
 
   // Returns the sums of the parts' losses, float64.
-  LearnedBatch learn(DataPosition& position, const Turn& turn) override {
+  LearnedBatch learn(DataPosition& position, const BatchShare& share) override {
     const Sequences batch = chunks_->batch(position.batches++, options_.batch);
-    const int64_t rows = batch.tokens.size(0), begin = turn.begin(rows), count = turn.end(rows) - begin;
+    const int64_t rows = batch.tokens.size(0), begin = share.begin(rows), count = share.end(rows) - begin;
     const Sequences part{batch.tokens.narrow(0, begin, count), batch.targets.narrow(0, begin, count)};
     const double terms = objective_->terms(part);
     if (terms == 0) return {no_losses()};

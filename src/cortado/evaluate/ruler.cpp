@@ -59,9 +59,10 @@ std::vector<RulerRecord> records_of(const ResultFile& file) {
   return records;
 }
 
-class Asker {
+class RulerEvaluation {
  public:
-  Asker(const RulerRequest& request, const RulerMaterial& material, const OpenModel& subject, ResultFile& file)
+  RulerEvaluation(const RulerRequest& request, const RulerMaterial& material, const OpenModel& subject,
+                  ResultFile& file)
       : request_(request), material_(material), subject_(subject), file_(file) {
     const ChatStyle& style = subject.tokenizer->special().chat;
     if (!request.plain && !(style.name.empty() && style.problem.empty())) chat_.emplace(*subject.tokenizer);
@@ -215,7 +216,7 @@ class Asker {
 }  // namespace
 
 void ask_ruler(const RulerRequest& request, const RulerMaterial& material, const OpenModel& subject, ResultFile& file) {
-  Asker(request, material, subject, file).ask_all();
+  RulerEvaluation(request, material, subject, file).ask_all();
 }
 
 RulerCells summed(const ResultFile& file) {

@@ -184,47 +184,19 @@ Entry parse_entry(const Source& source, const std::string& name, const Json& ent
   return found;
 }
 
-}  // namespace
-
-std::string content_hash(const NamedTensors& tensors) {
-  Checksum checksum;
-  for (const auto& [name, tensor] : tensors) add_tensor(checksum, name, plain(tensor));
-  return checksum.hex();
-}
-
-void write_safetensors(const std::string& path, const TensorFile& file) {
-  TensorFile copy{{}, file.metadata, nullptr};
-  for (const auto& [name, tensor] : file.tensors) copy.tensors.emplace_back(name, plain(tensor));
-  copy.metadata[kChecksum] = checksum_of(copy);
-  const std::string header = header_text(copy);
-  const uint64_t length = header.size();
-  AtomicFile out(path);
-  out.write(&length, kLengthBytes);
-  out.write(header);
-  for (const auto& [name, tensor] : copy.tensors) out.write(tensor.const_data_ptr(), byte_count(tensor));
-  out.commit();
-}
-
-TensorFile read_safetensors(const std::string& path) {
-  TensorFile file = map_safetensors(path);
-  for (auto& [name, tensor] : file.tensors) tensor = tensor.clone();
-  file.map = nullptr;
-  return file;
-}
-
-TensorFile map_safetensors(const std::string& path) {
-  const auto map = std::make_shared<const MappedFile>(path);
-  const Source source = open_source(path, map->text());
+// The tensors are views of `bytes`, which are the map's if there is one.
+TensorFile parse(std::string_view bytes, const std::string& name, const std::shared_ptr<const MappedFile>& map) {
+  const Source source = open_source(name, bytes);
   source.fail_if(!source.header.starts_with('{'), "the header is no JSON object");
   const Json header = parse_json(source.header, source.path);
-  TensorFile file{{}, {}, map};
+  TensorFile file{{}, {}, map, name};
   // Tensors may be listed in any order in the header; they are returned in the order of their data.
   std::vector<Entry> entries;
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") {
+  for (const auto& [key, entry] : header.items()) {
+    if (key == "__metadata__") {
       file.metadata = parse_metadata(source, entry);
     } else {
-      entries.push_back(parse_entry(source, name, entry));
+      entries.push_back(parse_entry(source, key, entry));
     }
   }
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
@@ -244,6 +216,56 @@ TensorFile map_safetensors(const std::string& path) {
   source.fail_if(checksum != file.metadata.end() && checksum->second != checksum_of(file),
                  "its bytes do not match its checksum");
   return file;
+}
+
+TensorFile owned(TensorFile file) {
+  for (auto& [name, tensor] : file.tensors) tensor = tensor.clone();
+  file.map = nullptr;
+  return file;
+}
+
+// Calls write(bytes, count) for the file's parts, in their order.
+template <typename Write>
+void write_to(const TensorFile& file, const Write& write) {
+  TensorFile copy{{}, file.metadata};
+  for (const auto& [name, tensor] : file.tensors) copy.tensors.emplace_back(name, plain(tensor));
+  copy.metadata[kChecksum] = checksum_of(copy);
+  const std::string header = header_text(copy);
+  const uint64_t length = header.size();
+  write(&length, kLengthBytes);
+  write(header.data(), length);
+  for (const auto& [name, tensor] : copy.tensors) write(tensor.const_data_ptr(), byte_count(tensor));
+}
+
+}  // namespace
+
+std::string content_hash(const NamedTensors& tensors) {
+  Checksum checksum;
+  for (const auto& [name, tensor] : tensors) add_tensor(checksum, name, plain(tensor));
+  return checksum.hex();
+}
+
+void write_safetensors(const std::string& path, const TensorFile& file) {
+  AtomicFile out(path);
+  write_to(file, [&](const void* bytes, uint64_t count) { out.write(bytes, count); });
+  out.commit();
+}
+
+std::string safetensors_bytes(const TensorFile& file) {
+  std::string all;
+  write_to(file, [&](const void* bytes, uint64_t count) { all.append(static_cast<const char*>(bytes), count); });
+  return all;
+}
+
+TensorFile map_safetensors(const std::string& path) {
+  const auto map = std::make_shared<const MappedFile>(path);
+  return parse(map->text(), path, map);
+}
+
+TensorFile read_safetensors(const std::string& path) { return owned(map_safetensors(path)); }
+
+TensorFile parse_safetensors(std::string_view bytes, const std::string& name) {
+  return owned(parse(bytes, name, nullptr));
 }
 
 }  // namespace cortado

@@ -5,63 +5,13 @@
 #include "cortado/base/error.h"
 
 namespace cortado {
-namespace {
-
-// Number of earlier tokens that a decoder needs to continue a text correctly: SentencePiece drops a space at the
-// beginning of a text, and a character's bytes may span several tokens.
-constexpr size_t kDecoderContext = 8;
-
-// Returns the length of the longest suffix of `text` that is a proper prefix of `stop`.
-size_t overlap(std::string_view text, std::string_view stop) {
-  for (size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length) {
-    if (text.substr(text.size() - length) == stop.substr(0, length)) return length;
-  }
-  return 0;
-}
-
-}  // namespace
-
-std::optional<StreamDecoder> decoder_after(const std::shared_ptr<const Tokenizer>& tokenizer,
-                                           std::span<const int32_t> tokens) {
-  if (!tokenizer) return std::nullopt;
-  StreamDecoder decoder(tokenizer);
-  for (const int32_t token : tokens.last(std::min(kDecoderContext, tokens.size()))) {
-    if (token < tokenizer->vocabulary()) decoder.push(token);  // skip padding rows of the vocabulary
-  }
-  return decoder;
-}
-
-StopFilter::StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {
-  for (const auto& stop : stops_) fail_input_if(stop.empty(), "[generate] a stop string must not be empty");
-}
-
-std::string StopFilter::push(std::string_view text) {
-  if (stopped_) return "";
-  held_ += text;
-  size_t first = std::string::npos, keep = 0;
-  for (const auto& stop : stops_) {
-    first = std::min(first, held_.find(stop));
-    keep = std::max(keep, overlap(held_, stop));
-  }
-  stopped_ = first != std::string::npos;
-  const size_t length = stopped_ ? first : held_.size() - keep;
-  std::string shown = held_.substr(0, length);
-  held_.erase(0, stopped_ ? held_.size() : length);
-  return shown;
-}
-
-std::string StopFilter::finish() {
-  stopped_ = true;
-  return std::exchange(held_, {});
-}
-
 Generated generate(Session& session, const GenerateOptions& options,
                    const std::function<void(std::string_view)>& write) {
   Sampler sampler(options.sampling);
-  StopFilter filter(options.stops);
-  auto decoder = decoder_after(session.tokenizer(), session.recent());
+  TextWriter writer(session.tokenizer(), session.recent(), options.text);
   // Many models round their vocabulary up; the additional rows were never trained.
-  const int64_t vocabulary = decoder ? session.tokenizer()->vocabulary() : session.model().config().vocabulary;
+  const int64_t vocabulary =
+      session.tokenizer() ? session.tokenizer()->vocabulary() : session.model().config().vocabulary;
   const auto show = [&](const std::string& text) {
     if (!text.empty()) write(text);
   };
@@ -73,23 +23,14 @@ Generated generate(Session& session, const GenerateOptions& options,
     }
     const auto position = static_cast<uint64_t>(session.depth());
     const int32_t token = sampler.sample(session.logits().narrow(0, 0, vocabulary), session.recent(), position);
-    const auto& stops = options.stop_tokens;
-    const bool last = std::find(stops.begin(), stops.end(), token) != stops.end();
     if (options.on_token) options.on_token(token);
-    if (decoder && !last) show(filter.push(decoder->push(token)));
+    show(writer.push(token));
     session.step(token);
     ++result.tokens;
-    if (last || filter.stopped()) {
-      result.end = Generated::End::kStop;
-      break;
-    }
+    if (writer.ended()) break;
   }
-  if (decoder && !filter.stopped()) show(filter.push(decoder->finish()));
-  if (filter.stopped()) {
-    result.end = Generated::End::kStop;
-  } else {
-    show(filter.finish());
-  }
+  show(writer.finish());
+  if (writer.ended()) result.end = Generated::End::kStop;
   return result;
 }
 
@@ -103,9 +44,8 @@ Conversation::Conversation(Session& session, const std::string& system)
 }
 
 bool Conversation::turn_has_ended() const {
-  const auto& stops = session_.tokenizer()->special().stops;
   const auto recent = session_.recent();
-  return !recent.empty() && std::find(stops.begin(), stops.end(), recent.back()) != stops.end();
+  return !recent.empty() && session_.tokenizer()->special().is_stop(recent.back());
 }
 
 int64_t Conversation::ask(const std::string& question, const std::function<bool()>& cancelled) {
@@ -132,7 +72,8 @@ int64_t Conversation::ask(const std::string& question, const std::function<bool(
 }
 
 Generated Conversation::answer(GenerateOptions options, const std::function<void(std::string_view)>& write) {
-  options.stop_tokens = session_.tokenizer()->special().stops;
+  options.text.stop_tokens = session_.tokenizer()->special().stops;
+  options.text.drop_spaces = true;  // some templates have a space before the answer
   return generate(session_, options, write);
 }
 

@@ -8,37 +8,17 @@
 
 #include "cortado/generate/sampling.h"
 #include "cortado/generate/session.h"
+#include "cortado/generate/text_writer.h"
 #include "cortado/tokenizers/chat.h"
 
 namespace cortado {
 
-// Passes text through until a stop string appears. Holds back text that may be the beginning of a stop string.
-class StopFilter {
- public:
-  explicit StopFilter(std::vector<std::string> stops);  // throws InputError for an empty stop string
-
-  // Returns the text that is safe to show. When a stop string is complete: the text before it, and nothing afterwards.
-  std::string push(std::string_view text);
-  std::string finish();  // returns the text still held back
-  bool stopped() const { return stopped_; }
-
- private:
-  std::vector<std::string> stops_;
-  std::string held_;
-  bool stopped_ = false;
-};
-
-// Returns a decoder for tokens that continue this text; nothing without a tokenizer.
-std::optional<StreamDecoder> decoder_after(const std::shared_ptr<const Tokenizer>& tokenizer,
-                                           std::span<const int32_t> tokens);
-
 // Options of generate().
 struct GenerateOptions {
   SamplingOptions sampling = {};
-  int64_t tokens = 200;                   // largest number of tokens
-  std::vector<std::string> stops = {};    // strings that end the text and are not part of it
-  std::vector<int32_t> stop_tokens = {};  // tokens that end the text, as in special().stops
-  std::function<bool()> cancelled = {};   // asked before every token
+  TextOptions text = {};
+  int64_t tokens = 200;                  // largest number of tokens
+  std::function<bool()> cancelled = {};  // asked before every token
   // Called with every sampled token before the session reads it.
   std::function<void(int32_t token)> on_token = {};
 };

@@ -42,5 +42,22 @@ TEST(StopFilter, HoldsNothingBackThatCannotBecomeAStop) {
 
 TEST(StopFilter, RefusesAnEmptyStop) { EXPECT_THROW(StopFilter({"a", ""}), InputError); }
 
+TEST(TextWriter, EndsAtStopTokensAndDropsSpaces) {
+  const std::shared_ptr<Tokenizer> bytes = make_tokenizer("byte", {});
+  TextWriter writer(bytes, {}, {.stops = {"xy"}, .stop_tokens = {'!'}, .drop_spaces = true});
+  std::string text;
+  for (const char c : std::string("  a x")) text += writer.push(c);
+  EXPECT_EQ(text, "a ");  // the x may become a stop
+  EXPECT_EQ(writer.push('!'), "");
+  EXPECT_TRUE(writer.ended_by_token());
+  EXPECT_EQ(writer.finish(), "x");
+  EXPECT_FALSE(writer.ended_by_string());
+  TextWriter cut(bytes, {}, {.stops = {"xy"}});
+  EXPECT_EQ(cut.push('x'), "");
+  EXPECT_EQ(cut.push('y'), "");
+  EXPECT_EQ(cut.finish(), "");
+  EXPECT_TRUE(cut.ended_by_string());
+}
+
 }  // namespace
 }  // namespace cortado

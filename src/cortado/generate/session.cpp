@@ -37,8 +37,7 @@ std::string text_of(const at::Tensor& bytes) {
 }
 
 // Refuses a state of equal weights with another memory, naming both memories if they are known.
-void check_memory(const std::string& path, const std::string& identity, const std::string& memory) {
-  const TensorFile file = map_safetensors(path);
+void check_memory(const TensorFile& file, const std::string& identity, const std::string& memory) {
   const auto owner = file.metadata.find("identity");
   const auto weights = [](const std::string& name) { return name.substr(name.find('-') + 1); };
   if (owner == file.metadata.end() || owner->second == identity || weights(owner->second) != weights(identity)) return;
@@ -46,7 +45,7 @@ void check_memory(const std::string& path, const std::string& identity, const st
   for (const auto& [name, tensor] : file.tensors) {
     if (name == "extra.memory" && tensor.scalar_type() == at::kByte) other = text_of(tensor);
   }
-  throw InputError(concat("[state] ", path, " is of this model with another memory: it was saved with ",
+  throw InputError(concat("[state] ", file.path, " is of this model with another memory: it was saved with ",
                           other.empty() ? "other flags" : other, ", here the model has ",
                           memory.empty() ? "others" : memory));
 }
@@ -169,13 +168,14 @@ void Session::save(const std::string& path, const std::string& memory) const {
                               {"recent", to_tensor(recent_)},
                               {"memory", bytes_of(memory)},
                               {"dtype", at::full({1}, static_cast<int64_t>(model_->dtype()), at::kLong)}};
-  state_.save(path, model_->identity(), extra);
+  write_safetensors(path, state_.file(model_->identity(), extra));
 }
 
 void Session::load(const std::string& path, const std::string& memory) {
-  check_memory(path, model_->identity(), memory);
+  const TensorFile file = read_safetensors(path);
+  check_memory(file, model_->identity(), memory);
   NamedTensors extra;
-  const auto state = ModelState::load(path, model_->identity(), &extra);
+  const auto state = ModelState::of_file(file, model_->identity(), &extra);
   const auto dtype = static_cast<at::ScalarType>(take(extra, "dtype", at::kLong, path).item<int64_t>());
   fail_input_if(dtype != model_->dtype(), "[", path, "] was made with --dtype ", dtype_name(dtype),
                 ", and the model is open with another one");

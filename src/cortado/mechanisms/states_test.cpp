@@ -95,11 +95,12 @@ TEST_P(States, StatesSurviveEverything) {
   EXPECT_CLOSE(expected, mixer->forward(x, {}, nullptr).narrow(1, 40, 20), 1e-9);
 
   const auto path = std::filesystem::temp_directory_path() / concat("cortado-state-", ::getpid(), ".safetensors");
-  save_states(path.string(), {kept}, "this model");
-  SequenceState loaded = load_states(path.string(), "this model")[0];
+  write_safetensors(path.string(), file_of_states({kept}, "this model"));
+  const TensorFile file = read_safetensors(path.string());
+  SequenceState loaded = states_of_file(file, "this model")[0];
   EXPECT_EQ(loaded.mechanism(), GetParam().mechanism->name);
   EXPECT_TRUE(at::equal(mixer->forward(rest, {}, &loaded), expected));
-  EXPECT_THROW(load_states(path.string(), "another model"), InputError);
+  EXPECT_THROW(states_of_file(file, "another model"), InputError);
   std::filesystem::remove(path);
 
   SequenceState moved = kept.to(x.options());

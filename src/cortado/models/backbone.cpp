@@ -100,17 +100,11 @@ Block::Block(const ModelConfig& config, int64_t layer)
   if (config.post_norm) feed_forward_post_norm_ = register_module("feed_forward_post_norm", make_norm(config));
 }
 
-Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
-  return forward_with(x, batch, [&](const Tensor& y) {
-    return batch.relay ? batch.relay->forward(*mixer_, {layer_, layers_}, y, batch, state)
-                       : mixer_->forward(y, batch, state);
-  });
-}
-
+template <typename Mix>
 Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const {
   const auto ready = [&](Tensor branch, const std::shared_ptr<Norm>& post) {
     if (post) branch = post->forward(branch);
-    return at::dropout(branch, dropout_, batch.training);
+    return batch.training ? at::dropout(branch, dropout_, true) : branch;
   };
   const auto [stream, normed] = mixer_norm_->forward_of_sum(x, {});
   const Tensor branch = mix(normed);
@@ -121,6 +115,13 @@ Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) 
     return mixed + ready(feed_forward_->forward(y), feed_forward_post_norm_);
   }
   return feed_forward_->forward_onto(mixed, y);
+}
+
+Tensor Block::forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
+  return forward_with(x, batch, [&](const Tensor& y) {
+    return batch.relay ? batch.relay->forward(*mixer_, {layer_, layers_}, y, batch, state)
+                       : mixer_->forward(y, batch, state);
+  });
 }
 
 double Block::flops_per_token(int64_t depth) const {
@@ -350,19 +351,19 @@ int64_t ModelState::bytes() const {
   return total;
 }
 
-void ModelState::save(const std::string& path, const std::string& identity, const NamedTensors& extra) const {
+TensorFile ModelState::file(const std::string& identity, const NamedTensors& extra) const {
   auto all = extra;
   for (const auto& [name, tensor] : extra) {
     fail_input_if(name == kPosition, "[state] \"", kPosition, "\" is the state's own");
   }
   all.emplace_back(kPosition, position);
-  save_states(path, layers, identity, all);
+  return file_of_states(layers, identity, all);
 }
 
-ModelState ModelState::load(const std::string& path, const std::string& identity, NamedTensors* extra) {
+ModelState ModelState::of_file(const TensorFile& file, const std::string& identity, NamedTensors* extra) {
   ModelState state;
   NamedTensors all;
-  state.layers = load_states(path, identity, &all);
+  state.layers = states_of_file(file, identity, &all);
   for (const auto& [name, tensor] : all) {
     if (name == kPosition) {
       state.position = tensor;
@@ -371,21 +372,21 @@ ModelState ModelState::load(const std::string& path, const std::string& identity
     }
   }
   fail_input_if(!state.position.defined() || state.position.dim() != 1 || state.position.scalar_type() != at::kLong,
-                "[state] ", path, " lacks the position");
+                "[state] ", file.path, " lacks the position");
   for (const SequenceState& layer : state.layers) {
-    fail_input_if(!layer.empty() && layer.rows() != state.rows(), "[state] ", path, " has layers of ", layer.rows(),
-                  " and ", state.rows(), " rows");
+    fail_input_if(!layer.empty() && layer.rows() != state.rows(), "[state] ", file.path, " has layers of ",
+                  layer.rows(), " and ", state.rows(), " rows");
   }
   return state;
 }
 
-ModelState ModelState::load(const std::string& path, const Backbone& model, NamedTensors* extra) {
-  ModelState state = load(path, model.identity(), extra);
+ModelState ModelState::of_file(const TensorFile& file, const Backbone& model, NamedTensors* extra) {
+  ModelState state = of_file(file, model.identity(), extra);
   const ModelState zero = model.zero_state(state.rows());
-  fail_input_if(state.layers.size() != zero.layers.size(), "[state] ", path, " has ", state.layers.size(),
+  fail_input_if(state.layers.size() != zero.layers.size(), "[state] ", file.path, " has ", state.layers.size(),
                 " layers, the model ", zero.layers.size());
   for (size_t i = 0; i < zero.layers.size(); ++i) {
-    const auto place = concat("[state] ", path, ": layer ", i);
+    const auto place = concat("[state] ", file.path, ": layer ", i);
     state.layers[i] = fit(state.layers[i], zero.layers[i], model.mixers()[i]->state_layout(), place);
   }
   state.position = state.position.to(zero.position.device());

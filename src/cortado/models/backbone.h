@@ -39,12 +39,13 @@ struct ModelState {
   ModelState index(const Tensor& rows) const;
   ModelState to(const at::TensorOptions& options) const;
   int64_t bytes() const;
-  // `identity` is Backbone::identity(), so that load() can refuse the state of another model with InputError.
-  void save(const std::string& path, const std::string& identity, const NamedTensors& extra = {}) const;
-  static ModelState load(const std::string& path, const std::string& identity, NamedTensors* extra = nullptr);
+  // Converts the state to a safetensors file, in memory, and back. `identity` is Backbone::identity(), so that of_file()
+  // can refuse the state of another model with InputError.
+  TensorFile file(const std::string& identity, const NamedTensors& extra = {}) const;
+  static ModelState of_file(const TensorFile& file, const std::string& identity, NamedTensors* extra = nullptr);
   // As above for an existing model: checks the state against the model's identity and mixers, and moves it to the
   // model's device and types.
-  static ModelState load(const std::string& path, const Backbone& model, NamedTensors* extra = nullptr);
+  static ModelState of_file(const TensorFile& file, const Backbone& model, NamedTensors* extra = nullptr);
 };
 
 // A residual block with pre-norm: x += dropout(mixer(norm x)); x += dropout(feed_forward(norm x)). With post_norm each
@@ -57,15 +58,16 @@ class Block : public Module {
   // Maps x [B, T, D] to [B, T, D]; state as in Mixer::forward.
   Tensor forward(const Tensor& x, const Batch& batch, SequenceState* state) const;
 
-  // As forward(), with `mix` in the mixer's place: it gets the normed x. If it returns an undefined tensor, so does
-  // forward_with().
-  using Mix = std::function<Tensor(const Tensor& x)>;
-  Tensor forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const;
-
   const std::shared_ptr<Mixer>& mixer() const { return mixer_; }
   double flops_per_token(int64_t depth) const;
 
  private:
+  friend class Backbone;
+  // As forward(), with `mix` in the mixer's place: it gets the normed x. If it returns an undefined tensor, so does
+  // forward_with().
+  template <typename Mix>
+  Tensor forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const;
+
   int64_t layer_, layers_;
   std::shared_ptr<Norm> mixer_norm_, mixer_post_norm_;
   std::shared_ptr<Mixer> mixer_;

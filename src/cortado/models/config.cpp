@@ -215,12 +215,12 @@ int64_t key_width(const Json& layer, const ModelConfig& config) {
 }
 
 // The member or element `key` of `node`. Adds missing members to objects.
-Json& descend(Json& node, const std::string& key, const std::string& assignment) {
+Json& descend(Json& node, const std::string& key, const std::string& path) {
   if (node.is_null()) node = Json::object();
   if (node.is_object()) return node[key];
   const bool number = !key.empty() && key.size() < 9 && key.find_first_not_of("0123456789") == std::string::npos;
   if (node.is_array() && number && std::stoul(key) < node.size()) return node[std::stoul(key)];
-  throw InputError(concat("[set] \"", assignment, "\": there is no \"", key, "\" in ", node.dump()));
+  throw InputError(concat("[set] \"", path, "\": there is no \"", key, "\" in ", node.dump()));
 }
 
 }  // namespace
@@ -252,20 +252,24 @@ std::string ModelConfig::architecture_hash() const {
   return checksum.hex();
 }
 
+void set(Json& config, const std::string& path, Json value) {
+  Json* node = &config;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    fail_input_if(end == begin, "[set] \"", path, "\" has an empty key");
+    node = &descend(*node, path.substr(begin, end - begin), path);
+    begin = end + 1;
+  }
+  *node = std::move(value);
+}
+
 void apply_setting(Json& config, const std::string& assignment) {
   const size_t equals = assignment.find('=');
   fail_input_if(equals == std::string::npos || equals == 0, "[set] expected key=value, got \"", assignment, "\"");
-  Json* node = &config;
-  for (size_t begin = 0; begin <= equals;) {
-    const size_t end = std::min(assignment.find('.', begin), equals);
-    fail_input_if(end == begin, "[set] \"", assignment, "\" has an empty key");
-    node = &descend(*node, assignment.substr(begin, end - begin), assignment);
-    begin = end + 1;
-  }
   const std::string text = assignment.substr(equals + 1);
   check_json_depth(text, "set");
   const Json value = Json::parse(text, nullptr, false);
-  *node = value.is_discarded() ? Json(text) : value;
+  set(config, assignment.substr(0, equals), value.is_discarded() ? Json(text) : value);
 }
 
 int64_t key_value_bytes(const ModelConfig& config, int64_t tokens, at::ScalarType type) {

@@ -96,8 +96,11 @@ struct ModelConfig {
   std::string architecture_hash() const;
 };
 
-// Applies an assignment "a.b=value" of --set. The value is JSON if it parses as JSON, otherwise a text. Numbers in the
-// path select list elements. Throws InputError for paths through other non-objects.
+// Sets the value at a path like "training.batch" or "layers.0.mixer". Numbers in the path select list elements, and
+// objects get the members that they lack. Throws InputError for paths through other non-objects.
+void set(Json& config, const std::string& path, Json value);
+
+// Applies an assignment "a.b=value" of --set. The value is JSON if it parses as JSON, otherwise a text.
 void apply_setting(Json& config, const std::string& assignment);
 
 // The memory that a state saves: bytes of the keys and values of `tokens` tokens in `type` if every layer were softmax

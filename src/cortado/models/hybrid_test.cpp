@@ -151,8 +151,8 @@ TEST_P(Hybrid, ItsStateIsSavedAndHasTheSizeOfItsFormula) {
   model->forward(tokens.narrow(1, 0, 20), {}, &state);
   EXPECT_EQ(state.bytes(), model->state_bytes(20));
   const auto path = std::filesystem::temp_directory_path() / concat("cortado-hybrid-", ::getpid(), ".safetensors");
-  state.save(path.string(), model->identity());
-  ModelState loaded = ModelState::load(path.string(), *model);
+  write_safetensors(path.string(), state.file(model->identity()));
+  ModelState loaded = ModelState::of_file(read_safetensors(path.string()), *model);
   std::filesystem::remove(path);
   const Tensor rest = tokens.narrow(1, 20, 10), expected = model->forward(rest, {}, &state);
   EXPECT_TRUE(at::equal(model->forward(rest, {}, &loaded), expected));

@@ -54,9 +54,10 @@ Tensor LanguageModel::loss_of(const Tensor& hidden, const Tensor& targets) const
   // If few tokens have a target, as in most tasks, the head is applied to those only.
   const Tensor counted = wanted.ge(0).nonzero().squeeze(1);
   if (counted.size(0) > 0 && 2 * counted.size(0) < wanted.size(0)) {
-    last = last.index_select(0, counted);
+    last = last.index_select(0, counted.to(last.device()));
     wanted = wanted.index_select(0, counted);
   }
+  wanted = wanted.to(last.device());
   if (weight_format() != WeightFormat::kPlain || (head_ && !head_->plain())) return loss_by_logits(last, wanted);
   const Tensor& weight = head_ ? head_->weight : embedding()->weight;
   return linear_cross_entropy(last, weight, head_bias(), wanted, config().final_softcap);

@@ -18,8 +18,8 @@ class LanguageModel : public Backbone {
   Tensor forward(const Tensor& tokens, const Batch& batch = {}, ModelState* state = nullptr);
   Tensor logits(const Tensor& hidden) const;
 
-  // Mean cross-entropy in nats per token. targets int64 [B, T]; negative ones are not counted (-1, or -100 as in data
-  // sets of tasks). Computed in float32 or float64.
+  // Mean cross-entropy in nats per token. targets int64 [B, T], best on the CPU: reading them on a GPU waits for it.
+  // Negative targets are not counted (-1, or -100 as in data sets of tasks). Computed in float32 or float64.
   Tensor loss(const Tensor& tokens, const Tensor& targets, const Batch& batch = {});
   // As loss(), from the hidden vectors [B, T, D].
   Tensor loss_of(const Tensor& hidden, const Tensor& targets) const;

@@ -383,9 +383,9 @@ TEST(ModelState, SavesLoadsForksAndRefusesAnotherModels) {
   ModelState state = model->zero_state(2);
   model->forward(tokens, {}, &state);
   ModelState fork = state.clone();
-  state.save(path, model->identity(), {{"tokens", tokens}});
+  write_safetensors(path, state.file(model->identity(), {{"tokens", tokens}}));
   std::vector<std::pair<std::string, Tensor>> extra;
-  ModelState loaded = ModelState::load(path, *model, &extra);
+  ModelState loaded = ModelState::of_file(read_safetensors(path), *model, &extra);
   ASSERT_EQ(extra.size(), 1u);
   EXPECT_TRUE(extra[0].second.equal(tokens));
   EXPECT_EQ(loaded.bytes(), state.bytes());
@@ -395,10 +395,10 @@ TEST(ModelState, SavesLoadsForksAndRefusesAnotherModels) {
   EXPECT_TRUE(model->forward(next, {}, &fork).equal(expected));
   EXPECT_LT(relative_error(model->forward(next.flip(0), {}, &swapped), expected.flip(0)), 1e-12);
   const auto stranger = make(kMixed);
-  expect_message("belongs to another model", [&] { ModelState::load(path, *stranger); });
+  expect_message("belongs to another model", [&] { ModelState::of_file(read_safetensors(path), *stranger); });
   // A state loaded by a model of another type gets that type where the model's own state has it.
   model->to(at::kFloat);
-  const ModelState narrowed = ModelState::load(path, *model);
+  const ModelState narrowed = ModelState::of_file(read_safetensors(path), *model);
   EXPECT_EQ(narrowed.layers[0].at("keys").scalar_type(), at::kFloat);
 }
 

@@ -174,33 +174,46 @@ Shell make_shell(const std::string& text) {
   return shell;
 }
 
-// Shells that are not in use. One takes a few hundred bytes per weight.
+// Shells that are not in use, of the texts used last. One takes a few hundred bytes per weight.
 class Shells {
  public:
   static std::unique_ptr<Shell> take(const std::string& text) {
     {
       const std::lock_guard lock(mutex());
-      auto& idle = all()[text];
-      if (!idle.empty()) {
-        auto shell = std::move(idle.back());
-        idle.pop_back();
+      const auto found = all().find(text);
+      if (found != all().end() && !found->second.shells.empty()) {
+        auto shell = std::move(found->second.shells.back());
+        found->second.shells.pop_back();
         return shell;
       }
     }
     return std::make_unique<Shell>(make_shell(text));
   }
   static void give_back(const std::string& text, std::unique_ptr<Shell> shell) {
+    static uint64_t uses = 0;
     const std::lock_guard lock(mutex());
-    all()[text].push_back(std::move(shell));
+    Idle& idle = all()[text];
+    idle.shells.push_back(std::move(shell));
+    idle.used = ++uses;
+    if (all().size() <= kMostTexts) return;
+    const auto earlier = [](const auto& a, const auto& b) { return a.second.used < b.second.used; };
+    all().erase(std::min_element(all().begin(), all().end(), earlier));
   }
 
  private:
+  static constexpr size_t kMostTexts = 1024;  // more than the parts of any model
+
+  struct Idle {
+    std::vector<std::unique_ptr<Shell>> shells;
+    uint64_t used = 0;  // when, among all uses
+  };
+
   static std::mutex& mutex() {
     static std::mutex one;
     return one;
   }
-  static std::map<std::string, std::vector<std::unique_ptr<Shell>>>& all() {
-    static auto* map = new std::map<std::string, std::vector<std::unique_ptr<Shell>>>;  // outlives all threads
+  static std::map<std::string, Idle>& all() {
+    static auto* map = new std::map<std::string, Idle>;  // outlives all threads
     return *map;
   }
 };

@@ -83,7 +83,7 @@ void replace(SequenceState& state, const std::vector<Tensor>& tensors) {
 }
 
 // Receives the state of the previous part and sends its gradient back. x only ties it to the autograd graph.
-class Take : public torch::autograd::Function<Take> {
+class ReceiveState : public torch::autograd::Function<ReceiveState> {
  public:
   static variable_list forward(AutogradContext* context, const Variable& x, const Relay* relay, int64_t layer,
                                int64_t count) {
@@ -119,7 +119,7 @@ class Take : public torch::autograd::Function<Take> {
 };
 
 // Sends the state to the next part and receives its gradient. Returns y.
-class Hand : public torch::autograd::Function<Hand> {
+class SendState : public torch::autograd::Function<SendState> {
  public:
   static Variable forward(AutogradContext* context, const Variable& y, const Relay* relay, int64_t layer,
                           at::TensorList state) {
@@ -213,11 +213,12 @@ Tensor Relay::forward(Mixer& mixer, Layer layer, const Tensor& x, const Batch& b
   if (!kept) own = mixer.zero_state(x.size(0), x.options().requires_grad(false));
   SequenceState& state = kept ? *kept : own;
   if (joins(mixer, layer.count, batch)) return join(mixer, x, batch, state);
-  if (part() > 0) replace(state, Take::apply(x, this, layer.number, static_cast<int64_t>(state.tensors().size())));
+  if (part() > 0)
+    replace(state, ReceiveState::apply(x, this, layer.number, static_cast<int64_t>(state.tensors().size())));
   const Tensor y = mixer.forward(x, batch, &state);
   if (part() + 1 == parts_) return y;
   const auto left = tensors_of(state);
-  return Hand::apply(y, this, layer.number, at::TensorList(left));
+  return SendState::apply(y, this, layer.number, at::TensorList(left));
 }
 
 bool Relay::joins(const Mixer& mixer, int64_t layers, const Batch& batch) const {

@@ -198,9 +198,9 @@ TEST_F(States, CarryNamedTensors) {
 
 TEST_F(States, RoundTripThroughAFile) {
   const std::vector<SequenceState> states = {small_state(), SequenceState("none"), small_state()};
-  save_states(path("s"), states, "model-1", {{"position", at::arange(3, at::kLong)}});
+  write_safetensors(path("s"), file_of_states(states, "model-1", {{"position", at::arange(3, at::kLong)}}));
   std::vector<std::pair<std::string, Tensor>> extra;
-  const auto read = load_states(path("s"), "model-1", &extra);
+  const auto read = states_of_file(read_safetensors(path("s")), "model-1", &extra);
   ASSERT_EQ(read.size(), 3u);
   EXPECT_TRUE(read[2].at("scan").equal(states[2].at("scan")));
   EXPECT_EQ(read[1].mechanism(), "none");
@@ -210,9 +210,9 @@ TEST_F(States, RoundTripThroughAFile) {
 }
 
 TEST_F(States, RefuseAnotherModelsFile) {
-  save_states(path("s"), {small_state()}, "model-1");
+  write_safetensors(path("s"), file_of_states({small_state()}, "model-1"));
   try {
-    load_states(path("s"), "model-2");
+    states_of_file(read_safetensors(path("s")), "model-2");
     ADD_FAILURE() << "accepted";
   } catch (const InputError& error) {
     EXPECT_NE(std::string(error.what()).find("belongs to another model: model-1, this one is model-2"),
@@ -220,7 +220,7 @@ TEST_F(States, RefuseAnotherModelsFile) {
         << error.what();
   }
   write_safetensors(path("w"), small_file());
-  EXPECT_THROW(load_states(path("w"), "model-1"), InputError);
+  EXPECT_THROW(states_of_file(read_safetensors(path("w")), "model-1"), InputError);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "cortado/base/error.h"
-#include "cortado/formats/safetensors.h"
 
 namespace cortado {
 namespace {
@@ -12,16 +11,16 @@ namespace {
 constexpr const char* kFormat = "cortado-state";
 constexpr const char* kVersion = "1";
 
-const std::string& metadata_entry(const TensorFile& file, const std::string& key, const std::string& path) {
+const std::string& metadata_entry(const TensorFile& file, const std::string& key) {
   const auto entry = file.metadata.find(key);
-  fail_input_if(entry == file.metadata.end(), "[state] ", path, " lacks the entry \"", key, "\"");
+  fail_input_if(entry == file.metadata.end(), "[state] ", file.path, " lacks the entry \"", key, "\"");
   return entry->second;
 }
 
-int64_t layer_count(const TensorFile& file, const std::string& path) {
-  const std::string& text = metadata_entry(file, "layers", path);
+int64_t layer_count(const TensorFile& file) {
+  const std::string& text = metadata_entry(file, "layers");
   fail_input_if(text.empty() || text.size() > 6 || text.find_first_not_of("0123456789") != std::string::npos,
-                "[state] ", path, " has no valid number of layers: \"", text, "\"");
+                "[state] ", file.path, " has no valid number of layers: \"", text, "\"");
   return std::stoll(text);
 }
 
@@ -114,8 +113,8 @@ int64_t SequenceState::bytes() const {
   return total;
 }
 
-void save_states(const std::string& path, const std::vector<SequenceState>& states, const std::string& identity,
-                 const std::vector<std::pair<std::string, Tensor>>& extra) {
+TensorFile file_of_states(const std::vector<SequenceState>& states, const std::string& identity,
+                          const NamedTensors& extra) {
   TensorFile file;
   file.metadata = {{"format", kFormat}, {"version", kVersion}, {"identity", identity}};
   file.metadata["layers"] = std::to_string(states.size());
@@ -127,25 +126,24 @@ void save_states(const std::string& path, const std::vector<SequenceState>& stat
     }
   }
   for (const auto& [name, tensor] : extra) file.tensors.emplace_back("extra." + name, tensor);
-  write_safetensors(path, file);
+  return file;
 }
 
-std::vector<SequenceState> load_states(const std::string& path, const std::string& identity,
-                                       std::vector<std::pair<std::string, Tensor>>* extra) {
-  const TensorFile file = read_safetensors(path);
+std::vector<SequenceState> states_of_file(const TensorFile& file, const std::string& identity, NamedTensors* extra) {
+  const std::string& path = file.path;
   const auto format = file.metadata.find("format");
   fail_input_if(format == file.metadata.end() || format->second != kFormat, "[state] ", path, " is not a state file");
-  const std::string& version = metadata_entry(file, "version", path);
+  const std::string& version = metadata_entry(file, "version");
   fail_input_if(version != kVersion, "[state] ", path, " has version ", version, ", this program reads ", kVersion);
-  const std::string& owner = metadata_entry(file, "identity", path);
+  const std::string& owner = metadata_entry(file, "identity");
   fail_input_if(owner != identity, "[state] ", path, " belongs to another model: ", owner, ", this one is ", identity);
 
   std::vector<SequenceState> states;
   std::map<std::string, int64_t> numbers;  // "layers.12" -> 12
-  const int64_t layers = layer_count(file, path);
+  const int64_t layers = layer_count(file);
   for (int64_t i = 0; i < layers; ++i) {
     numbers["layers." + std::to_string(i)] = i;
-    states.emplace_back(metadata_entry(file, "mechanism." + std::to_string(i), path));
+    states.emplace_back(metadata_entry(file, "mechanism." + std::to_string(i)));
   }
   for (const auto& [name, tensor] : file.tensors) {
     if (name.starts_with("extra.")) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "cortado/formats/safetensors.h"
 #include "cortado/primitives/types.h"
 
 namespace cortado {
@@ -79,11 +80,11 @@ inline void keep(SequenceState* state, std::initializer_list<std::pair<const cha
   for (const auto& [name, tensor] : parts) state->at(name) = tensor;
 }
 
-// A stack's states, one a layer. Written as safetensors with a version, each mechanism's name, and `identity` (what
-// model it belongs to); reading with another identity is an InputError.
-void save_states(const std::string& path, const std::vector<SequenceState>& states, const std::string& identity,
-                 const std::vector<std::pair<std::string, Tensor>>& extra = {});
-std::vector<SequenceState> load_states(const std::string& path, const std::string& identity,
-                                       std::vector<std::pair<std::string, Tensor>>* extra = nullptr);
+// A stack's states, one per layer, as a safetensors file with a version, each mechanism's name, and `identity` (the model
+// that they belong to). InputError: the file has another identity.
+TensorFile file_of_states(const std::vector<SequenceState>& states, const std::string& identity,
+                          const NamedTensors& extra = {});
+std::vector<SequenceState> states_of_file(const TensorFile& file, const std::string& identity,
+                                          NamedTensors* extra = nullptr);
 
 }  // namespace cortado

@@ -1,7 +1,5 @@
 #include "cortado/serve/body.h"
 
-#include <cmath>
-
 #include "cortado/base/error.h"
 #include "cortado/serve/wire.h"
 
@@ -9,22 +7,20 @@ namespace cortado {
 
 namespace {
 
-const Json kNull;
+const Json& checked(const Json& object, const std::string& place) {
+  if (object.is_object()) return object;
+  throw WireError(400, place.empty() ? "the body must be a JSON object" : place + " must be an object", place);
+}
 
 }  // namespace
 
-Body::Body(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
-  if (!object.is_object()) {
-    throw WireError(400, place_.empty() ? "the body must be a JSON object" : concat(place_, " must be an object"),
-                    place_);
-  }
-  if (!place_.empty()) place_ += ".";
-}
+Body::Body(const Json& object, const std::string& place)
+    : JsonReader(std::shared_ptr<const Json>(std::shared_ptr<void>(), &checked(object, place)), place) {}
 
-Body::Body(const Json& object, Place fields, bool strict, std::string place) : Body(object, std::move(place)) {
+Body::Body(const Json& object, Place fields, bool strict, const std::string& place) : Body(object, place) {
   fields_ = fields;
   strict_ = strict;
-  for (const auto& [key, value] : object_.items()) {
+  for (const auto& [key, value] : object_->items()) {
     const Field* field = find_field(key, fields);
     if (field && (field->strict || !strict)) sort(key, value, *field);
   }
@@ -33,8 +29,8 @@ Body::Body(const Json& object, Place fields, bool strict, std::string place) : B
 // Classifies a field by its row of the table.
 void Body::sort(const std::string& key, const Json& value, const Field& field) {
   const auto said = [&](const char* other) {
-    const auto found = object_.find(other);
-    return found == object_.end() ? kNull : *found;
+    const auto found = object_->find(other);
+    return found == object_->end() ? Json() : *found;
   };
   if (field.use == Use::kDone) {
     if (!strict_ && is_neutral(field, value)) silent_.insert(key);
@@ -50,79 +46,36 @@ void Body::sort(const std::string& key, const Json& value, const Field& field) {
   }
   if (value.is_null()) return;
   const auto [there, first] = given_.emplace(field.other, key);
-  const Json& before = first ? said(field.other) : said(there->second.c_str());
+  const Json before = first ? said(field.other) : said(there->second.c_str());
   if (!before.is_null() && before != value) {
-    fail(key, concat("says something else than \"", place_, first ? field.other : there->second, "\", which it means"));
+    fail(key,
+         concat("says something else than \"", place_of(first ? field.other : there->second), "\", which it means"));
   }
 }
 
 void Body::fail(const std::string& key, const std::string& message) const {
   const auto given = given_.find(key);
-  const std::string name = place_ + (given == given_.end() ? key : given->second);
+  const std::string name = place_of(given == given_.end() ? key : given->second);
   throw WireError(400, concat("\"", name, "\" ", message), name);
 }
 
-const Json& Body::any(const std::string& key) {
-  asked_.insert(key);
-  if (silent_.contains(key)) return kNull;
+const Json* Body::look(const std::string& key) const {
+  if (silent_.contains(key)) return nullptr;
   const auto given = given_.find(key);
-  const auto found = object_.find(given == given_.end() ? key : given->second);
-  return found == object_.end() ? kNull : *found;
+  return JsonReader::look(given == given_.end() ? key : given->second);
 }
 
-bool Body::has(const std::string& key) { return !any(key).is_null(); }
-
-std::optional<int64_t> Body::integer(const std::string& key, int64_t low, int64_t high) {
-  const Json& value = any(key);
-  if (value.is_null()) return std::nullopt;
-  // 1.0 counts as an integer, because JavaScript has no other numbers.
-  const bool whole =
-      value.is_number_integer() || (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>() &&
-                                    std::abs(value.get<double>()) < 9e15);
-  if (!whole) fail(key, "must be a whole number");
-  const bool huge = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
-  const int64_t number = huge                      ? INT64_MAX
-                         : value.is_number_float() ? static_cast<int64_t>(value.get<double>())
-                                                   : value.get<int64_t>();
-  if (huge || number < low || number > high)
-    fail(key, concat("must be from ", low, " to ", high, ", got ", value.dump()));
-  return number;
+void Body::refuse(const std::string& key, const Json* value, const std::string& expected,
+                  const std::string& hint) const {
+  if (!value) fail(key, "is missing");
+  fail(key, concat("must be ", expected, ", got ", excerpt(*value), hint));
 }
 
 std::optional<int64_t> Body::most(const std::string& key, int64_t low, int64_t high) {
-  if (strict_) return integer(key, low, high);
+  if (strict_) return optional_integer(key, low, high);
   const Json& value = any(key);
   const bool all = value.is_number() && (value == -1 || value.get<double>() > static_cast<double>(high));
-  return all ? std::optional(high) : integer(key, low, high);
-}
-
-std::optional<double> Body::number(const std::string& key, double low, double high) {
-  const Json& value = any(key);
-  if (value.is_null()) return std::nullopt;
-  if (!value.is_number()) fail(key, "must be a number");
-  const double number = value.get<double>();
-  if (!(number >= low && number <= high)) fail(key, concat("must be from ", low, " to ", high, ", got ", value.dump()));
-  return number;
-}
-
-bool Body::boolean(const std::string& key, bool fallback) {
-  const Json& value = any(key);
-  if (value.is_null()) return fallback;
-  if (!value.is_boolean()) fail(key, "must be true or false");
-  return value.get<bool>();
-}
-
-std::optional<std::string> Body::text(const std::string& key) {
-  const Json& value = any(key);
-  if (value.is_null()) return std::nullopt;
-  if (!value.is_string()) fail(key, "must be a text");
-  return value.get<std::string>();
-}
-
-std::string Body::required_text(const std::string& key) {
-  const auto value = text(key);
-  if (!value) fail(key, "is missing");
-  return *value;
+  return all ? std::optional(high) : optional_integer(key, low, high);
 }
 
 std::vector<Json> Body::list(const std::string& key) {
@@ -146,14 +99,14 @@ void Body::note(const Body& inner) { unknown_.insert(unknown_.end(), inner.unkno
 
 void Body::finish() {
   std::vector<std::string> known;  // filled when the first unknown field is found
-  for (const auto& [key, value] : object_.items()) {
+  for (const auto& [key, value] : object_->items()) {
     if (asked_.contains(key)) continue;
     if (known.empty()) {
       known = field_names(fields_, strict_);
       known.insert(known.end(), asked_.begin(), asked_.end());
     }
     if (!strict_ && !slip_of(key, known)) {
-      unknown_.push_back(place_ + key);
+      unknown_.push_back(place_of(key));
       continue;
     }
     const std::string near = nearest_word(key, known);

@@ -14,7 +14,7 @@
 
 namespace cortado {
 
-struct Engine::Reading {
+struct Engine::Prefill {
   std::shared_ptr<Answer> answer;
   ModelState state;
   at::Tensor logits;  // after the tokens read so far, if a snapshot is taken there; otherwise undefined
@@ -30,7 +30,7 @@ struct Engine::Reading {
   bool whole() const { return done == static_cast<int64_t>(answer->request().tokens.size()); }
 };
 
-struct Engine::Desk {
+struct Engine::DecodeBatch {
   struct Row {
     Writer writer;
     Stopwatch since = {};  // time since its last token
@@ -60,10 +60,10 @@ std::shared_ptr<const Snapshot> snapshot_of(const LanguageModel& model, const Mo
 }
 
 // Returns one row of a batch as a view.
-ModelState row_of(const ModelState& batch, int64_t row) {
+ModelState row_of(const ModelState& states, int64_t row) {
   ModelState result;
-  for (const SequenceState& layer : batch.layers) result.layers.push_back(layer.row(row));
-  result.position = batch.position.narrow(0, row, 1);
+  for (const SequenceState& layer : states.layers) result.layers.push_back(layer.row(row));
+  result.position = states.position.narrow(0, row, 1);
   return result;
 }
 
@@ -87,7 +87,7 @@ Engine::Engine(std::vector<ServedModel> models, const EngineOptions& options)
   fail_input_if(options.piece < 1 || options.piece % kPiece != 0, "[serve] a piece must be a multiple of ", kPiece,
                 " tokens, got ", options.piece);
   for (size_t i = 0; i < models_.size(); ++i) {
-    desks_.push_back(std::make_unique<Desk>(Desk{.number = i, .state = {}, .rows = {}}));
+    batches_.push_back(std::make_unique<DecodeBatch>(DecodeBatch{.number = i, .state = {}, .rows = {}}));
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -153,9 +153,9 @@ bool Engine::drain(double seconds) {
 void Engine::cut() { cut_ = true; }
 
 void Engine::cancel_all() {
-  for (const auto& reading : readings_) reading->answer->cancel();
-  for (const auto& desk : desks_) {
-    for (auto& row : desk->rows) row.writer.cancel();
+  for (const auto& prefill : prefills_) prefill->answer->cancel();
+  for (const auto& batch : batches_) {
+    for (auto& row : batch->rows) row.writer.cancel();
   }
   const std::lock_guard lock(mutex_);
   for (const auto& answer : waiting_) answer->cancel();
@@ -176,32 +176,32 @@ void Engine::run() {
       work_.wait(lock, [&] { return ending_ || !idle_; });
       if (ending_) break;
     }
-    turn();
+    iterate();
     publish();
   }
   // Fails all open requests, so that no client waits for an answer that will not come.
   const auto error = std::make_exception_ptr(Failure("[serve] the server has ended"));
   for (const auto& answer : waiting_) answer->fail(error);
-  for (const auto& reading : readings_) reading->answer->fail(error);
-  for (const auto& desk : desks_) {
-    for (auto& row : desk->rows) row.writer.fail(error);
+  for (const auto& prefill : prefills_) prefill->answer->fail(error);
+  for (const auto& batch : batches_) {
+    for (auto& row : batch->rows) row.writer.fail(error);
   }
 }
 
-void Engine::turn() {
+void Engine::iterate() {
   if (cut_) cancel_all();
   admit();
   step_seconds_ = 0;
-  for (const auto& desk : desks_) {
-    if (!desk->rows.empty()) write(*desk);
+  for (const auto& batch : batches_) {
+    if (!batch->rows.empty()) write(*batch);
   }
   read();
 }
 
 int64_t Engine::rows() const {
   int64_t count = 0;
-  for (const auto& desk : desks_) count += static_cast<int64_t>(desk->rows.size());
-  for (const auto& reading : readings_) count += reading->answer->request().choices;
+  for (const auto& batch : batches_) count += static_cast<int64_t>(batch->rows.size());
+  for (const auto& prefill : prefills_) count += prefill->answer->request().choices;
   return count;
 }
 
@@ -244,8 +244,8 @@ void Engine::admit() {
 void Engine::start(const std::shared_ptr<Answer>& answer) {
   const Request& request = answer->request();
   const auto model = static_cast<int64_t>(request.model);
-  auto reading = std::make_unique<Reading>();
-  reading->answer = answer;
+  auto prefill = std::make_unique<Prefill>();
+  prefill->answer = answer;
   StateCache::Found found;
   // Scores of the prompt need every token's logits.
   if (!request.score_prompt) {
@@ -255,45 +255,45 @@ void Engine::start(const std::shared_ptr<Answer>& answer) {
       cache_.keep(model, std::span(request.tokens).first(static_cast<size_t>(found.depth)), found.snapshot);
     }
     const int64_t junction = cache_.seen(model, request.tokens) / options_.piece * options_.piece;
-    if (junction > found.depth) reading->junction = junction;
+    if (junction > found.depth) prefill->junction = junction;
     cache_.see(model, request.tokens);
   }
-  reading->done = found.depth;
+  prefill->done = found.depth;
   if (found.snapshot) {
-    reading->state = models_[request.model].model->fork(found.snapshot->state);
-    reading->logits = found.snapshot->logits;
+    prefill->state = models_[request.model].model->fork(found.snapshot->state);
+    prefill->logits = found.snapshot->logits;
   } else {
-    reading->state = models_[request.model].model->zero_state(1);
+    prefill->state = models_[request.model].model->zero_state(1);
   }
   answer->begin(found.depth);
   metrics_.count("cortado_prompt_tokens_total", static_cast<double>(request.tokens.size()));
   metrics_.count("cortado_cached_tokens_total", static_cast<double>(found.depth));
-  readings_.push_back(std::move(reading));
+  prefills_.push_back(std::move(prefill));
 }
 
 // Adds one token to every answer; finished answers leave the batch.
-void Engine::write(Desk& desk) {
+void Engine::write(DecodeBatch& batch) {
   std::vector<int64_t> staying, tokens;
-  for (size_t i = 0; i < desk.rows.size(); ++i) {
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
     try {
-      if (const auto token = write(desk, static_cast<int64_t>(i))) {
+      if (const auto token = write(batch, static_cast<int64_t>(i))) {
         staying.push_back(static_cast<int64_t>(i));
         tokens.push_back(*token);
       }
     } catch (const std::exception&) {  // fails alone
-      fail(desk.rows[i].writer);
+      fail(batch.rows[i].writer);
     }
   }
   try {
-    step(desk, staying, tokens);
+    step(batch, staying, tokens);
   } catch (const std::exception&) {
-    fail_all(desk);
+    fail_all(batch);
   }
 }
 
 // Returns a row's next token; nothing if its answer has ended.
-std::optional<int64_t> Engine::write(Desk& desk, int64_t row) {
-  auto& [writer, since] = desk.rows[static_cast<size_t>(row)];
+std::optional<int64_t> Engine::write(DecodeBatch& batch, int64_t row) {
+  auto& [writer, since] = batch.rows[static_cast<size_t>(row)];
   const int64_t before = writer.tokens();
   const auto token = writer.write();
   if (writer.tokens() > before) {
@@ -302,50 +302,50 @@ std::optional<int64_t> Engine::write(Desk& desk, int64_t row) {
     metrics_.count("cortado_written_tokens_total");
     since = Stopwatch();
   }
-  if (!token) finish(desk, writer, row);
+  if (!token) finish(batch, writer, row);
   return token;
 }
 
 // Sends the answer's end before copying the state, unless the client wants the state.
-void Engine::finish(Desk& desk, Writer& writer, int64_t row) {
+void Engine::finish(DecodeBatch& batch, Writer& writer, int64_t row) {
   const Request& request = writer.answer().request();
   metrics_.count("cortado_answers_total", 1, concat("end=\"", word(writer.end()), "\""));
   metrics_.observe("cortado_request_seconds", writer.answer().age());
   if (!request.wants_state) writer.finish(nullptr);
   if (request.score_prompt) return;
   const auto tokens = writer.read_tokens();
-  const LanguageModel& model = *models_[desk.number].model;
+  const LanguageModel& model = *models_[batch.number].model;
   // The last remaining row's state has no other user and need not be copied.
-  const ModelState state = desk.rows.size() == 1 ? std::move(desk.state) : model.join({row_of(desk.state, row)});
+  const ModelState state = batch.rows.size() == 1 ? std::move(batch.state) : model.join({row_of(batch.state, row)});
   const auto snapshot = snapshot_of(model, state, writer.logits().clone(), static_cast<int64_t>(tokens.size()));
-  cache_.keep(static_cast<int64_t>(desk.number), tokens, snapshot);
+  cache_.keep(static_cast<int64_t>(batch.number), tokens, snapshot);
   if (request.wants_state) writer.finish(snapshot);
 }
 
 // Reads `tokens` into the rows that stay and drops the other rows.
-void Engine::step(Desk& desk, const std::vector<int64_t>& staying, const std::vector<int64_t>& tokens) {
-  const LanguageModel& model = *models_[desk.number].model;
-  if (staying.size() < desk.rows.size()) {
-    std::vector<Desk::Row> rows;
-    for (const int64_t row : staying) rows.push_back(std::move(desk.rows[static_cast<size_t>(row)]));
-    desk.rows = std::move(rows);
-    desk.state = staying.empty() ? ModelState{} : desk.state.index(numbers(staying, model.device()));
+void Engine::step(DecodeBatch& batch, const std::vector<int64_t>& staying, const std::vector<int64_t>& tokens) {
+  const LanguageModel& model = *models_[batch.number].model;
+  if (staying.size() < batch.rows.size()) {
+    std::vector<DecodeBatch::Row> rows;
+    for (const int64_t row : staying) rows.push_back(std::move(batch.rows[static_cast<size_t>(row)]));
+    batch.rows = std::move(rows);
+    batch.state = staying.empty() ? ModelState{} : batch.state.index(numbers(staying, model.device()));
   }
   if (staying.empty()) return;
   const Stopwatch since;
   const RowsApart apart;
   const auto inputs = numbers(tokens, model.device()).view({-1, 1});
-  const auto logits = last_logits(model, model.hidden(inputs, {}, &desk.state));
-  for (size_t i = 0; i < desk.rows.size(); ++i) desk.rows[i].writer.set_logits(logits[static_cast<int64_t>(i)]);
+  const auto logits = last_logits(model, model.hidden(inputs, {}, &batch.state));
+  for (size_t i = 0; i < batch.rows.size(); ++i) batch.rows[i].writer.set_logits(logits[static_cast<int64_t>(i)]);
   metrics_.count("cortado_steps_total");
   step_seconds_ += since.seconds();
 }
 
 // An error of a batch fails all of its rows.
-void Engine::fail_all(Desk& desk) {
-  for (auto& row : desk.rows) fail(row.writer);
-  desk.rows.clear();
-  desk.state = {};
+void Engine::fail_all(DecodeBatch& batch) {
+  for (auto& row : batch.rows) fail(row.writer);
+  batch.rows.clear();
+  batch.state = {};
 }
 
 // Reads prompts, one piece of each in turn, for as much work as prefill_tokens tokens take in all layers. Answers that
@@ -354,131 +354,131 @@ void Engine::fail_all(Desk& desk) {
 void Engine::read() {
   const Stopwatch since;
   const auto late = [&] { return step_seconds_ > 0 && since.seconds() > 2 * step_seconds_; };
-  for (auto left = static_cast<double>(options_.prefill_tokens); left > 0 && !readings_.empty() && !late();) {
-    auto reading = std::move(readings_.front());
-    readings_.pop_front();
-    if (given_up(*reading->answer)) continue;
+  for (auto left = static_cast<double>(options_.prefill_tokens); left > 0 && !prefills_.empty() && !late();) {
+    auto prefill = std::move(prefills_.front());
+    prefills_.pop_front();
+    if (given_up(*prefill->answer)) continue;
     try {
-      if (!reading->whole()) left -= read_on(*reading, left);
-      if (reading->whole()) {
-        begin_writing(*reading);
+      if (!prefill->whole()) left -= read_on(*prefill, left);
+      if (prefill->whole()) {
+        begin_writing(*prefill);
       } else {
-        readings_.insert(reading->in_piece() ? readings_.begin() : readings_.end(), std::move(reading));
+        prefills_.insert(prefill->in_piece() ? prefills_.begin() : prefills_.end(), std::move(prefill));
       }
     } catch (const std::exception&) {
-      fail(*reading->answer);
+      fail(*prefill->answer);
     }
   }
 }
 
-int64_t Engine::piece_end(const Reading& reading) const {
-  const Request& request = reading.answer->request();
+int64_t Engine::piece_end(const Prefill& prefill) const {
+  const Request& request = prefill.answer->request();
   int64_t end =
-      std::min((reading.done / options_.piece + 1) * options_.piece, static_cast<int64_t>(request.tokens.size()));
+      std::min((prefill.done / options_.piece + 1) * options_.piece, static_cast<int64_t>(request.tokens.size()));
   for (const int64_t mark : request.marks) {
-    if (mark > reading.done) end = std::min(end, mark);
+    if (mark > prefill.done) end = std::min(end, mark);
   }
   return end;
 }
 
 // Runs one layer of a piece, or scores about `tokens` tokens. Returns the work done, in tokens through all layers.
-double Engine::read_on(Reading& reading, double tokens) {
-  const Request& request = reading.answer->request();
+double Engine::read_on(Prefill& prefill, double tokens) {
+  const Request& request = prefill.answer->request();
   const LanguageModel& model = *models_[request.model].model;
-  if (reading.unscored.defined()) return score(reading, tokens);
-  if (!reading.pass) {
-    reading.end = piece_end(reading);
-    const std::vector<int64_t> piece(request.tokens.begin() + reading.done, request.tokens.begin() + reading.end);
-    reading.pass.emplace(model, numbers(piece, model.device()).unsqueeze(0), reading.state);
+  if (prefill.unscored.defined()) return score(prefill, tokens);
+  if (!prefill.pass) {
+    prefill.end = piece_end(prefill);
+    const std::vector<int64_t> piece(request.tokens.begin() + prefill.done, request.tokens.begin() + prefill.end);
+    prefill.pass.emplace(model, numbers(piece, model.device()).unsqueeze(0), prefill.state);
   }
-  reading.pass->advance();
-  const int64_t piece = reading.end - reading.done, left = reading.pass->layers_left();
+  prefill.pass->advance();
+  const int64_t piece = prefill.end - prefill.done, left = prefill.pass->layers_left();
   const auto layers = static_cast<int64_t>(model.mixers().size());
-  reading.answer->has_read(reading.done + piece * (layers - left) / layers);
-  if (left == 0) end_piece(reading);
+  prefill.answer->has_read(prefill.done + piece * (layers - left) / layers);
+  if (left == 0) end_piece(prefill);
   return static_cast<double>(piece) / static_cast<double>(layers);
 }
 
-void Engine::end_piece(Reading& reading) {
-  const Request& request = reading.answer->request();
-  const at::Tensor hidden = reading.pass->hidden();
-  reading.pass.reset();
-  metrics_.count("cortado_read_tokens_total", static_cast<double>(reading.end - reading.done));
+void Engine::end_piece(Prefill& prefill) {
+  const Request& request = prefill.answer->request();
+  const at::Tensor hidden = prefill.pass->hidden();
+  prefill.pass.reset();
+  metrics_.count("cortado_read_tokens_total", static_cast<double>(prefill.end - prefill.done));
   if (request.score_prompt) {
-    reading.unscored = hidden[0];
+    prefill.unscored = hidden[0];
     return;
   }
-  reading.done = reading.end;
-  if (!reading.whole() && !is_kept(reading)) return;
-  reading.logits = last_logits(*models_[request.model].model, hidden)[0];
-  if (!reading.whole()) keep(reading, models_[request.model].model->fork(reading.state));
+  prefill.done = prefill.end;
+  if (!prefill.whole() && !is_kept(prefill)) return;
+  prefill.logits = last_logits(*models_[request.model].model, hidden)[0];
+  if (!prefill.whole()) keep(prefill, models_[request.model].model->fork(prefill.state));
 }
 
 // Scores at most `tokens` of a piece's next tokens. Returns their number.
-double Engine::score(Reading& reading, double tokens) {
-  const Request& request = reading.answer->request();
+double Engine::score(Prefill& prefill, double tokens) {
+  const Request& request = prefill.answer->request();
   const ServedModel& served = models_[request.model];
-  const int64_t first = reading.unscored.size(0) - (reading.end - reading.done);
-  const auto count = std::min(reading.end - reading.done, std::max(int64_t{1}, static_cast<int64_t>(tokens)));
-  const auto logits = served.model->logits(reading.unscored.narrow(0, first, count)).to(at::kCPU, at::kFloat);
+  const int64_t first = prefill.unscored.size(0) - (prefill.end - prefill.done);
+  const auto count = std::min(prefill.end - prefill.done, std::max(int64_t{1}, static_cast<int64_t>(tokens)));
+  const auto logits = served.model->logits(prefill.unscored.narrow(0, first, count)).to(at::kCPU, at::kFloat);
   std::vector<ScoredToken> scores;
   for (int64_t i = 0; i < count; ++i) {
-    const int32_t token = request.tokens[static_cast<size_t>(reading.done + i)];
-    const at::Tensor before = i == 0 ? reading.logits : logits[i - 1];
+    const int32_t token = request.tokens[static_cast<size_t>(prefill.done + i)];
+    const at::Tensor before = i == 0 ? prefill.logits : logits[i - 1];
     scores.push_back(before.defined() ? score_token(before, token, request.likeliest.value_or(0), vocabulary_of(served))
                                       : ScoredToken{.token = token});
   }
-  reading.answer->add_prompt_scores(std::move(scores));
-  reading.logits = logits[-1].clone();
-  reading.done += count;
-  if (reading.done == reading.end) reading.unscored.reset();
+  prefill.answer->add_prompt_scores(std::move(scores));
+  prefill.logits = logits[-1].clone();
+  prefill.done += count;
+  if (prefill.done == prefill.end) prefill.unscored.reset();
   return static_cast<double>(count);
 }
 
 // Whether to keep a snapshot here, in the middle of a prompt.
-bool Engine::is_kept(const Reading& reading) const {
-  const auto& marks = reading.answer->request().marks;
-  return reading.done == reading.junction || std::find(marks.begin(), marks.end(), reading.done) != marks.end();
+bool Engine::is_kept(const Prefill& prefill) const {
+  const auto& marks = prefill.answer->request().marks;
+  return prefill.done == prefill.junction || std::find(marks.begin(), marks.end(), prefill.done) != marks.end();
 }
 
-void Engine::keep(const Reading& reading, const ModelState& state) {
-  const Request& request = reading.answer->request();
-  cache_.keep(static_cast<int64_t>(request.model), std::span(request.tokens).first(static_cast<size_t>(reading.done)),
-              snapshot_of(*models_[request.model].model, state, reading.logits, reading.done));
+void Engine::keep(const Prefill& prefill, const ModelState& state) {
+  const Request& request = prefill.answer->request();
+  cache_.keep(static_cast<int64_t>(request.model), std::span(request.tokens).first(static_cast<size_t>(prefill.done)),
+              snapshot_of(*models_[request.model].model, state, prefill.logits, prefill.done));
 }
 
 // The whole prompt has been read: its answers join the batch.
-void Engine::begin_writing(Reading& reading) {
-  const auto& answer = reading.answer;
+void Engine::begin_writing(Prefill& prefill) {
+  const auto& answer = prefill.answer;
   const Request& request = answer->request();
   const ServedModel& served = models_[request.model];
-  Desk& desk = *desks_[request.model];
-  std::vector<Desk::Row> rows;
+  DecodeBatch& batch = *batches_[request.model];
+  std::vector<DecodeBatch::Row> rows;
   for (int64_t i = 0; i < request.choices; ++i) {
-    rows.push_back({.writer = Writer(answer, i, served.tokenizer, vocabulary_of(served), reading.logits)});
+    rows.push_back({.writer = Writer(answer, i, served.tokenizer, vocabulary_of(served), prefill.logits)});
   }
-  // Everything that may fail comes before the desk changes.
-  desk.rows.reserve(desk.rows.size() + rows.size());
+  // Everything that may fail comes before the batch changes.
+  batch.rows.reserve(batch.rows.size() + rows.size());
   // The batch consists of this answer only, so its state need not be copied.
-  if (desk.rows.empty() && request.choices == 1) {
-    if (!request.score_prompt) keep(reading, served.model->fork(reading.state));
-    desk.state = std::move(reading.state);
+  if (batch.rows.empty() && request.choices == 1) {
+    if (!request.score_prompt) keep(prefill, served.model->fork(prefill.state));
+    batch.state = std::move(prefill.state);
   } else {
-    std::vector<ModelState> states(static_cast<size_t>(request.choices), reading.state);
-    if (!desk.rows.empty()) states.insert(states.begin(), desk.state);
-    desk.state = served.model->join(states, kPiece);
-    if (!request.score_prompt) keep(reading, reading.state);
+    std::vector<ModelState> states(static_cast<size_t>(request.choices), prefill.state);
+    if (!batch.rows.empty()) states.insert(states.begin(), batch.state);
+    batch.state = served.model->join(states, kPiece);
+    if (!request.score_prompt) keep(prefill, prefill.state);
   }
-  std::move(rows.begin(), rows.end(), std::back_inserter(desk.rows));
+  std::move(rows.begin(), rows.end(), std::back_inserter(batch.rows));
 }
 
 void Engine::publish() {
   Load load;
-  for (const auto& desk : desks_) {
-    load.writing += static_cast<int64_t>(desk->rows.size());
-    if (!desk->rows.empty()) load.state_bytes += desk->state.bytes();
+  for (const auto& batch : batches_) {
+    load.writing += static_cast<int64_t>(batch->rows.size());
+    if (!batch->rows.empty()) load.state_bytes += batch->state.bytes();
   }
-  load.reading = static_cast<int64_t>(readings_.size());
+  load.reading = static_cast<int64_t>(prefills_.size());
   load.cache_bytes = cache_.bytes();
   load.snapshots = cache_.snapshots();
   load.evicted = cache_.evicted();

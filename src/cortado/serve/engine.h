@@ -55,11 +55,11 @@ class Ending : public Busy {
   using Busy::Busy;
 };
 
-// In each turn the engine generates one token of every answer, as one batch, and reads a bounded part of the prompts,
+// In each iteration the engine generates one token of every answer, as one batch, and reads a bounded part of the prompts,
 // one sequence at a time in rotation. Prompts are read in pieces that end at multiples of EngineOptions::piece tokens
 // and at the sequence's marks, so a sequence's result depends neither on the other work nor on the rows beside it
 // (RowsApart). A long piece computes faster per token but would delay the answers. So it is read layer by layer
-// (Backbone::Pass): each turn runs as many layers as prefill_tokens are worth, and at most for the time of two steps.
+// (Backbone::Pass): each iteration runs as many layers as prefill_tokens are worth, and at most for the time of two steps.
 //
 // Snapshots are kept at the ends of prompts and answers, at marks, and at the last multiple of the piece before a
 // prompt diverges from earlier ones.
@@ -96,30 +96,30 @@ class Engine {
   std::optional<int64_t> longest(size_t model) const;
 
  private:
-  struct Reading;  // a prompt that is being read
-  struct Desk;     // a model and the answers that it generates
+  struct Prefill;      // a prompt that is being read
+  struct DecodeBatch;  // a model and the answers that it generates
 
   void run();
-  void turn();
+  void iterate();
   bool given_up(Answer& answer);
   template <typename Whose>
   void fail(Whose& whose);
   void cancel_all();
   void admit();
   void start(const std::shared_ptr<Answer>& answer);
-  void write(Desk& desk);
-  std::optional<int64_t> write(Desk& desk, int64_t row);
-  void step(Desk& desk, const std::vector<int64_t>& staying, const std::vector<int64_t>& tokens);
-  void finish(Desk& desk, Writer& writer, int64_t row);
-  void fail_all(Desk& desk);
+  void write(DecodeBatch& batch);
+  std::optional<int64_t> write(DecodeBatch& batch, int64_t row);
+  void step(DecodeBatch& batch, const std::vector<int64_t>& staying, const std::vector<int64_t>& tokens);
+  void finish(DecodeBatch& batch, Writer& writer, int64_t row);
+  void fail_all(DecodeBatch& batch);
   void read();
-  double read_on(Reading& reading, double tokens);
-  int64_t piece_end(const Reading& reading) const;
-  void end_piece(Reading& reading);
-  double score(Reading& reading, double tokens);
-  bool is_kept(const Reading& reading) const;
-  void keep(const Reading& reading, const ModelState& state);
-  void begin_writing(Reading& reading);
+  double read_on(Prefill& prefill, double tokens);
+  int64_t piece_end(const Prefill& prefill) const;
+  void end_piece(Prefill& prefill);
+  double score(Prefill& prefill, double tokens);
+  bool is_kept(const Prefill& prefill) const;
+  void keep(const Prefill& prefill, const ModelState& state);
+  void begin_writing(Prefill& prefill);
   void publish();
   int64_t rows() const;
   void check(const Request& request) const;
@@ -131,9 +131,9 @@ class Engine {
 
   // Only used by the engine's thread.
   StateCache cache_;
-  std::vector<std::unique_ptr<Desk>> desks_;
-  std::list<std::unique_ptr<Reading>> readings_;
-  double step_seconds_ = 0;  // duration of this turn's step; 0: no answer is being generated
+  std::vector<std::unique_ptr<DecodeBatch>> batches_;
+  std::list<std::unique_ptr<Prefill>> prefills_;
+  double step_seconds_ = 0;  // duration of this iteration's step; 0: no answer is being generated
 
   mutable std::mutex mutex_;
   std::condition_variable work_, idle_changed_;

@@ -74,7 +74,7 @@ std::string generated(const std::shared_ptr<LanguageModel>& model, const Request
   Session session(model, bytes());
   session.prefill(request.tokens, kPiece);
   std::string text;
-  generate(session, {.sampling = request.sampling, .tokens = request.most_tokens, .stops = request.stops},
+  generate(session, {.sampling = request.sampling, .text = {.stops = request.stops}, .tokens = request.most_tokens},
            [&](std::string_view part) { text += part; });
   return text;
 }

@@ -173,7 +173,7 @@ std::shared_ptr<const Grammar> Grammars::get(const std::shared_ptr<const Tokeniz
   auto& compiler = compilers_[tokenizer];
   if (!compiler) compiler = make_grammar_compiler(*tokenizer);
   fail_input_if(!compiler, "this build has no grammar library (XGrammar)");
-  auto grammar = compiler->compile(held_schema(schema, closed), closed);
+  auto grammar = compiler->compile(enforced_schema(schema, closed), closed);
   const std::lock_guard lock(mutex_);
   entries_.push_front({.tokenizer = tokenizer.get(), .schema = text, .closed = closed, .grammar = grammar});
   int64_t bytes = 0;

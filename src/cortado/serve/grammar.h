@@ -43,9 +43,9 @@ class Grammar {
 class GrammarCompiler {
  public:
   virtual ~GrammarCompiler() = default;
-  // Compiles a JSON schema; `closed` as in held_schema. Throws InputError with the library's reason if the schema is
+  // Compiles a JSON schema; `closed` as in enforced_schema. Throws InputError with the library's reason if the schema is
   // invalid, cannot be fulfilled, or contains something that the library would not enforce.
-  virtual std::shared_ptr<const Grammar> compile(const HeldSchema& schema, bool closed) = 0;
+  virtual std::shared_ptr<const Grammar> compile(const EnforcedSchema& schema, bool closed) = 0;
 };
 
 // Returns null if this build has no grammar library.

@@ -76,14 +76,14 @@ Request asked_of(const std::string& prompt, std::shared_ptr<const Grammar> gramm
   return request;
 }
 
-struct Held {
+struct ConstrainedText {
   std::string text;
   std::optional<Finish> end;
   std::vector<double> logprobs;
 };
 
-Held written(Answer& answer) {
-  Held held;
+ConstrainedText written(Answer& answer) {
+  ConstrainedText held;
   for (AnswerPart part; answer.next(part, 20s) == Answer::Got::kPart;) {
     held.text += part.text;
     held.end = part.finish;
@@ -92,9 +92,9 @@ Held written(Answer& answer) {
   return held;
 }
 
-Held ask_held(Engine& engine, Request request) { return written(*engine.ask(std::move(request))); }
+ConstrainedText ask_constrained(Engine& engine, Request request) { return written(*engine.ask(std::move(request))); }
 
-class HeldAnswers : public ::testing::Test {
+class ConstrainedAnswers : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!Grammars::available()) GTEST_SKIP() << "this build has no XGrammar";
@@ -114,7 +114,7 @@ std::string allowed_after(const Grammar& grammar, const std::string& text, bool 
   return allowed;
 }
 
-TEST_F(HeldAnswers, AreOfTheirSchema) {
+TEST_F(ConstrainedAnswers, AreOfTheirSchema) {
   const auto engine = chatty_engine();
   const std::vector<std::string> schemas = {
       kPerson, R"({"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 4})",
@@ -128,21 +128,21 @@ TEST_F(HeldAnswers, AreOfTheirSchema) {
       auto request = asked_of("Say it:", grammar, seed);
       if (seed == 3) request.sampling.temperature = 0;
       if (seed == 2) request.sampling.repetition_penalty = 1.5, request.sampling.top_k = 20;
-      const auto held = ask_held(*engine, request);
+      const auto held = ask_constrained(*engine, request);
       EXPECT_EQ(held.end, Finish::kStop) << held.text;
       EXPECT_TRUE(fits(json_of(held.text), schema, schema)) << held.text;
     }
   }
 }
 
-TEST_F(HeldAnswers, OfAnyObjectAreObjects) {
+TEST_F(ConstrainedAnswers, OfAnyObjectAreObjects) {
   const auto engine = chatty_engine();
   const auto grammar = grammar_of(*engine, R"({"type": "object"})", false);
   std::set<std::string> texts;
   for (int64_t seed = 0; seed < 6; ++seed) {
     auto request = asked_of("Say it:", grammar, seed);
     request.sampling.bias = {{'"', 8}, {'}', 6}, {']', 6}, {'\\', -100}};  // otherwise the answers would be long
-    const auto held = ask_held(*engine, request);
+    const auto held = ask_constrained(*engine, request);
     EXPECT_EQ(held.end, Finish::kStop) << held.text;
     EXPECT_TRUE(json_of(held.text).is_object()) << held.text;
     texts.insert(held.text);
@@ -150,7 +150,7 @@ TEST_F(HeldAnswers, OfAnyObjectAreObjects) {
   EXPECT_GT(texts.size(), 1u);
 }
 
-TEST_F(HeldAnswers, MayBeAnythingThatTheSchemaAllows) {
+TEST_F(ConstrainedAnswers, MayBeAnythingThatTheSchemaAllows) {
   const auto engine = chatty_engine();
   const auto object =
       grammar_of(*engine, R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})");
@@ -173,7 +173,7 @@ TEST_F(HeldAnswers, MayBeAnythingThatTheSchemaAllows) {
 }
 
 // Tokens of several bytes, also such that span two parts of the schema.
-TEST_F(HeldAnswers, MayTakeAnyTokenThatFits) {
+TEST_F(ConstrainedAnswers, MayTakeAnyTokenThatFits) {
   const std::string text = R"({"name": "Anna", "age": 7}{"name": "Otto", "age": 12}, "a" : [true, false, null])";
   const std::shared_ptr<const Tokenizer> tokenizer =
       learn_tokenizer("sentencepiece:300", [n = 0, &text](std::string& piece) mutable {
@@ -201,7 +201,7 @@ TEST_F(HeldAnswers, MayTakeAnyTokenThatFits) {
   EXPECT_TRUE(after(tokens.size())->ended());
 }
 
-TEST_F(HeldAnswers, EndWhereTheyAreWhole) {
+TEST_F(ConstrainedAnswers, EndWhereTheyAreWhole) {
   const auto engine = chatty_engine();
   const auto number = grammar_of(*engine, R"({"type": "integer"})");
   const std::string stop(1, '\0');
@@ -219,14 +219,14 @@ TEST_F(HeldAnswers, EndWhereTheyAreWhole) {
   EXPECT_TRUE(endless->ended());
   auto request = asked_of("Say it:", grammar_of(*engine, kPerson));
   request.ignore_end = true;
-  EXPECT_EQ(ask_held(*engine, request).end, Finish::kStop);
+  EXPECT_EQ(ask_constrained(*engine, request).end, Finish::kStop);
   request.most_tokens = 5;
-  const auto cut = ask_held(*engine, request);
+  const auto cut = ask_constrained(*engine, request);
   EXPECT_EQ(cut.end, Finish::kLength);
   EXPECT_EQ(cut.text.size(), 5u);
 }
 
-TEST_F(HeldAnswers, SchemasThatCannotBeHeldToAreRefused) {
+TEST_F(ConstrainedAnswers, SchemasThatCannotBeHeldToAreRefused) {
   const auto engine = chatty_engine();
   const auto refused = [&](const std::string& schema) {
     const auto error = testing::error_of([&] { grammar_of(*engine, schema); });
@@ -262,7 +262,7 @@ TEST_F(HeldAnswers, SchemasThatCannotBeHeldToAreRefused) {
             testing::kNoError);
 }
 
-TEST_F(HeldAnswers, GrammarsAreMadeOnce) {
+TEST_F(ConstrainedAnswers, GrammarsAreMadeOnce) {
   const auto engine = chatty_engine();
   const auto one = grammar_of(*engine, kPerson);
   EXPECT_EQ(grammar_of(*engine, kPerson), one);
@@ -277,22 +277,22 @@ TEST_F(HeldAnswers, GrammarsAreMadeOnce) {
 }
 
 // Scores are the model's own, without the grammar's restriction, and saved states are independent of the grammar.
-TEST_F(HeldAnswers, LeaveScoresAndStatesAsTheyAre) {
+TEST_F(ConstrainedAnswers, LeaveScoresAndStatesAsTheyAre) {
   const auto engine = chatty_engine(), other = chatty_engine();
   const auto held_request = asked_of("A prompt that is long enough", grammar_of(*engine, kPerson));
   auto plain_request = held_request;
   plain_request.grammar = nullptr;
   plain_request.most_tokens = 10;
-  const auto held = ask_held(*engine, held_request);
+  const auto held = ask_constrained(*engine, held_request);
   EXPECT_LT(held.logprobs[0], -1);  // a random model would hardly begin like this
   const auto answer = engine->ask(plain_request);
-  const auto after = written(*answer), fresh = ask_held(*other, plain_request);
+  const auto after = written(*answer), fresh = ask_constrained(*other, plain_request);
   EXPECT_EQ(answer->cached_tokens(), static_cast<int64_t>(plain_request.tokens.size()));
   EXPECT_EQ(after.text, fresh.text);
   EXPECT_EQ(after.logprobs, fresh.logprobs);
 }
 
-TEST_F(HeldAnswers, DoNotDependOnTheOthers) {
+TEST_F(ConstrainedAnswers, DoNotDependOnTheOthers) {
   std::vector<Request> all;
   const auto engine = chatty_engine();
   for (size_t i = 0; i < 8; ++i) {
@@ -301,8 +301,8 @@ TEST_F(HeldAnswers, DoNotDependOnTheOthers) {
     all.push_back(asked_of(std::to_string(i) + ", say it", i % 2 == 0 ? grammar_of(*engine, kPerson) : nullptr, 5));
     all.back().most_tokens = 100;
   }
-  std::vector<Held> alone;
-  for (const auto& one : all) alone.push_back(ask_held(*chatty_engine(), one));
+  std::vector<ConstrainedText> alone;
+  for (const auto& one : all) alone.push_back(ask_constrained(*chatty_engine(), one));
   std::vector<std::shared_ptr<Answer>> answers;
   for (const auto& one : all) answers.push_back(engine->ask(one));
   for (size_t i = 0; i < all.size(); ++i) {
@@ -318,18 +318,18 @@ TEST_F(HeldAnswers, DoNotDependOnTheOthers) {
     texts[static_cast<size_t>(part.choice)] += part.text;
   EXPECT_EQ(texts[0], alone[0].text);
   ++all[0].sampling.seed;
-  EXPECT_EQ(texts[1], ask_held(*engine, all[0]).text);
+  EXPECT_EQ(texts[1], ask_constrained(*engine, all[0]).text);
 }
 
 // The vocabulary lacks tokens to complete the answer.
-TEST_F(HeldAnswers, ThatCannotGoOnFailAlone) {
+TEST_F(ConstrainedAnswers, ThatCannotGoOnFailAlone) {
   const std::shared_ptr<const Tokenizer> tokenizer =
       learn_tokenizer("char", [n = 0](std::string& piece) mutable { return piece = "{\"a:1 Say it", n++ < 1; });
   Engine engine({{.name = "it", .model = testing::byte_model(R"({"mixer": "latte"})"), .tokenizer = tokenizer}}, {});
   Request plain;
   plain.tokens = tokenizer->encode("Say it");
   plain.most_tokens = 60;
-  const auto expected = ask_held(engine, plain);
+  const auto expected = ask_constrained(engine, plain);
   Request held = plain;
   held.grammar = grammar_of(engine, R"({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]})");
   const auto beside = engine.ask(plain), stuck = engine.ask(held);

@@ -13,7 +13,7 @@ namespace cortado {
 // Parses an answer's JSON byte by byte.
 class NoRepeats {
  public:
-  // `schema` comes from held_schema: lists with "uniqueItems" must not repeat items; objects never repeat keys.
+  // `schema` comes from enforced_schema: lists with "uniqueItems" must not repeat items; objects never repeat keys.
   explicit NoRepeats(std::shared_ptr<const Json> schema);
 
   // Returns false if these bytes complete a repeated item or key; the object must not be used afterwards.

@@ -47,23 +47,23 @@ ClassEscape class_escape(char letter) {
 
 }  // namespace
 
-struct Fragments::Part {
+struct Fragments::Node {
   enum Type { kSet, kBegin, kEnd, kSequence, kEither, kRepeated } type = kSequence;
   Characters characters = {};
-  std::vector<Part> parts = {};
+  std::vector<Node> children = {};
   int64_t least = 0, most = -1;  // limits of a repetition; most = -1: none
 };
 
 // Parses an expression from left to right.
 class ExpressionReader {
  public:
-  using Part = Fragments::Part;
+  using Node = Fragments::Node;
   explicit ExpressionReader(const std::string& text) : text_(text) {
     fail_input_if(utf8_valid_prefix(text) != text.size(), "\"pattern\" is no UTF-8");
   }
 
-  Part read() {
-    Part whole = either(0);
+  Node read() {
+    Node whole = either(0);
     if (at_ < text_.size()) fail("has a \")\" without its \"(\"");
     return whole;
   }
@@ -84,48 +84,48 @@ class ExpressionReader {
     return character.code;
   }
 
-  Part either(int depth) {
+  Node either(int depth) {
     if (depth > kDeepestGroup) fail("has groups that lie too deep in one another");
-    Part all{.type = Part::kEither};
+    Node all{.type = Node::kEither};
     do {
-      all.parts.push_back(sequence(depth));
+      all.children.push_back(sequence(depth));
     } while (take("|"));
-    return all.parts.size() == 1 ? std::move(all.parts[0]) : all;
+    return all.children.size() == 1 ? std::move(all.children[0]) : all;
   }
 
-  Part sequence(int depth) {
-    Part all{.type = Part::kSequence};
-    while (at_ < text_.size() && !ahead("|") && !ahead(")")) all.parts.push_back(repeated(item(depth)));
+  Node sequence(int depth) {
+    Node all{.type = Node::kSequence};
+    while (at_ < text_.size() && !ahead("|") && !ahead(")")) all.children.push_back(repeated(item(depth)));
     return all;
   }
 
-  Part item(int depth) {
+  Node item(int depth) {
     if (take("(")) return group(depth);
-    if (take("[")) return {.type = Part::kSet, .characters = char_class()};
-    if (take("^")) return {.type = Part::kBegin};
-    if (take("$")) return {.type = Part::kEnd};
+    if (take("[")) return {.type = Node::kSet, .characters = char_class()};
+    if (take("^")) return {.type = Node::kBegin};
+    if (take("$")) return {.type = Node::kEnd};
     static const Characters kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x85, 0x85}, {0x2028, 0x2029}};
-    if (take(".")) return {.type = Part::kSet, .characters = Characters::all().without(kLineEnds)};
+    if (take(".")) return {.type = Node::kSet, .characters = Characters::all().without(kLineEnds)};
     if (ahead("*") || ahead("+") || ahead("?") || counts()) fail("repeats nothing");
     if (!take("\\")) {
       const uint32_t character = next();
-      return {.type = Part::kSet, .characters = {{character, character}}};
+      return {.type = Node::kSet, .characters = {{character, character}}};
     }
     if (at_ < text_.size() && std::string_view("dDwWsS").find(text_[at_]) != std::string_view::npos) {
-      return {.type = Part::kSet, .characters = class_escape(text_[at_++]).sure};
+      return {.type = Node::kSet, .characters = class_escape(text_[at_++]).sure};
     }
     const uint32_t character = escape(false);
-    return {.type = Part::kSet, .characters = {{character, character}}};
+    return {.type = Node::kSet, .characters = {{character, character}}};
   }
 
-  Part group(int depth) {
+  Node group(int depth) {
     if (take("?") && !take(":")) {
       const size_t end = text_.find('>', at_);
       const bool named = (take("<") || take("P<")) && !ahead("=") && !ahead("!") && end != std::string::npos;
       if (!named) fail("has a group with \"?\", of which only (?:...) is known here");
       at_ = end + 1;
     }
-    Part inner = either(depth + 1);
+    Node inner = either(depth + 1);
     if (!take(")")) fail("has a \"(\" without its \")\"");
     return inner;
   }
@@ -152,11 +152,11 @@ class ExpressionReader {
     return value;
   }
 
-  Part repeated(Part part) {
+  Node repeated(Node part) {
     const bool some = ahead("*") || ahead("+") || ahead("?") || counts();
     if (!some) return part;
-    if (part.type == Part::kBegin || part.type == Part::kEnd) fail("repeats nothing");
-    Part all{.type = Part::kRepeated};
+    if (part.type == Node::kBegin || part.type == Node::kEnd) fail("repeats nothing");
+    Node all{.type = Node::kRepeated};
     if (take("*")) {
       all.least = 0;
     } else if (take("+")) {
@@ -174,7 +174,7 @@ class ExpressionReader {
     // A lazy quantifier matches the same texts.
     take("?");
     if (ahead("*") || ahead("+") || ahead("?") || counts()) fail("repeats what is repeated");
-    all.parts.push_back(std::move(part));
+    all.children.push_back(std::move(part));
     return all;
   }
 
@@ -279,29 +279,29 @@ int64_t Fragments::add() {
   return static_cast<int64_t>(edges_.size()) - 1;
 }
 
-int64_t Fragments::build(const Part& part, int64_t from) {
+int64_t Fragments::build(const Node& part, int64_t from) {
   const auto step = [&](Edge edge) {
     edge.to = add();
     edges_[static_cast<size_t>(from)].push_back(edge);
     return edge.to;
   };
   switch (part.type) {
-    case Part::kSet:
+    case Node::kSet:
       return step({.kind = kCharacters, .characters = part.characters});
-    case Part::kBegin:
+    case Node::kBegin:
       return step({.kind = kBegin});
-    case Part::kEnd:
+    case Node::kEnd:
       return step({.kind = kEnd});
-    case Part::kRepeated:
+    case Node::kRepeated:
       return build_repeated(part, from);
-    case Part::kSequence:
-      for (const Part& one : part.parts) from = build(one, from);
+    case Node::kSequence:
+      for (const Node& one : part.children) from = build(one, from);
       return from;
-    case Part::kEither:
+    case Node::kEither:
       break;
   }
   const int64_t end = add();
-  for (const Part& one : part.parts) {
+  for (const Node& one : part.children) {
     const int64_t begin = add();
     edges_[static_cast<size_t>(from)].push_back({.kind = kFree, .to = begin});
     const int64_t its = build(one, begin);
@@ -310,20 +310,20 @@ int64_t Fragments::build(const Part& part, int64_t from) {
   return end;
 }
 
-int64_t Fragments::build_repeated(const Part& part, int64_t from) {
-  for (int64_t i = 0; i < part.least; ++i) from = build(part.parts[0], from);
+int64_t Fragments::build_repeated(const Node& part, int64_t from) {
+  for (int64_t i = 0; i < part.least; ++i) from = build(part.children[0], from);
   const int64_t end = add();
   edges_[static_cast<size_t>(from)].push_back({.kind = kFree, .to = end});
   if (part.most < 0) {  // a loop
     const int64_t begin = add();
     edges_[static_cast<size_t>(from)].push_back({.kind = kFree, .to = begin});
-    const int64_t its = build(part.parts[0], begin);
+    const int64_t its = build(part.children[0], begin);
     edges_[static_cast<size_t>(its)].push_back({.kind = kFree, .to = begin});
     edges_[static_cast<size_t>(its)].push_back({.kind = kFree, .to = end});
     return end;
   }
   for (int64_t i = part.least; i < part.most; ++i) {
-    from = build(part.parts[0], from);
+    from = build(part.children[0], from);
     edges_[static_cast<size_t>(from)].push_back({.kind = kFree, .to = end});
   }
   return end;

@@ -28,11 +28,11 @@ class Fragments {
   const std::vector<Edge>& edges(int64_t state) const { return edges_[static_cast<size_t>(state)]; }
 
  private:
-  struct Part;
+  struct Node;
   friend class ExpressionReader;
   int64_t add();
-  int64_t build(const Part& part, int64_t from);  // returns the end state
-  int64_t build_repeated(const Part& part, int64_t from);
+  int64_t build(const Node& part, int64_t from);  // returns the end state
+  int64_t build_repeated(const Node& part, int64_t from);
 
   std::vector<std::vector<Edge>> edges_;
   int64_t end_ = 0;

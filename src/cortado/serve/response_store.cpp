@@ -11,7 +11,6 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
-#include "cortado/formats/safetensors.h"
 #include "cortado/serve/redis.h"
 #include "cortado/serve/wire.h"
 
@@ -20,7 +19,6 @@ namespace cortado {
 namespace {
 
 namespace fs = std::filesystem;
-using Extra = std::vector<std::pair<std::string, at::Tensor>>;
 using Clock = std::chrono::system_clock;
 
 constexpr const char* kSuffix = ".safetensors";
@@ -32,7 +30,7 @@ at::Tensor bytes_of(const std::string& text) {
   return bytes;
 }
 
-at::Tensor find(const Extra& extra, const std::string& name, at::ScalarType type, const std::string& path) {
+at::Tensor find(const NamedTensors& extra, const std::string& name, at::ScalarType type, const std::string& path) {
   for (const auto& [key, tensor] : extra) {
     if (key == name && tensor.scalar_type() == type && tensor.dim() == 1) return tensor;
   }
@@ -68,13 +66,13 @@ class MemoryStore : public ResponseStore {
       : seconds_(options.seconds), most_bytes_(std::min(options.bytes, kMostInMemory)) {}
 
   void put(const StoredResponse& response) override {
-    StoredResponse kept = response;
-    kept.snapshot = {};
-    const auto bytes = static_cast<int64_t>(kept.tokens.size() * sizeof(int32_t) + dump(kept.record).size());
+    StoredResponse copy = response;
+    copy.snapshot = {};
+    const auto bytes = static_cast<int64_t>(copy.tokens.size() * sizeof(int32_t) + dump(copy.record).size());
     const std::lock_guard lock(mutex_);
     drop(response.id);
     order_.push_back(response.id);
-    responses_[response.id] = {std::move(kept), Clock::now(), bytes, std::prev(order_.end())};
+    responses_[response.id] = {std::move(copy), Clock::now(), bytes, std::prev(order_.end())};
     bytes_ += bytes;
     make_room();
   }
@@ -90,7 +88,7 @@ class MemoryStore : public ResponseStore {
   }
 
  private:
-  struct Kept {
+  struct Entry {
     StoredResponse response;
     Clock::time_point written;
     int64_t bytes;
@@ -115,14 +113,16 @@ class MemoryStore : public ResponseStore {
   double seconds_;
   int64_t most_bytes_, bytes_ = 0;
   std::mutex mutex_;
-  std::map<std::string, Kept> responses_;
+  std::map<std::string, Entry> responses_;
   std::list<std::string> order_;  // the oldest first
 };
 
-// Loads a response. A damaged one is not the client's fault, so it throws Failure instead of InputError.
-StoredResponse load(const std::string& path, const std::string& id, const Engine& engine) {
+// Loads a response from the file that read() returns. A damaged one is not the client's fault, so it throws Failure
+// instead of InputError.
+template <typename Read>
+StoredResponse load(const Read& read, const std::string& path, const std::string& id, const Engine& engine) {
   try {
-    return load_response(path, id, engine);
+    return response_of_file(read(), id, engine);
   } catch (const InputError& error) {
     throw Failure(error.what());
   } catch (const Json::exception&) {
@@ -139,13 +139,13 @@ class FolderStore : public ResponseStore {
   }
 
   void put(const StoredResponse& response) override {
-    save_response(path(response.id), response, engine_);
+    write_safetensors(path(response.id), file_of_response(response, engine_));
     const std::lock_guard lock(mutex_);
     make_room();
   }
   std::optional<StoredResponse> get(const std::string& id) override {
     if (!is_response_id(id) || !fs::exists(path(id)) || expired(path(id))) return check(), std::nullopt;
-    return load(path(id), id, engine_);
+    return load([&] { return read_safetensors(path(id)); }, path(id), id, engine_);
   }
   bool remove(const std::string& id) override {
     std::error_code error;
@@ -205,25 +205,19 @@ class RedisStore : public ResponseStore {
       : redis_(options.place), seconds_(options.seconds), engine_(engine) {}
 
   void put(const StoredResponse& response) override {
-    const TemporaryDirectory folder(scratch(), ".cortado-store-");
-    save_response(folder.path() + "/it", response, engine_);
-    redis_.set(key(response.id), read_file(folder.path() + "/it"), seconds_);
+    redis_.set(key(response.id), safetensors_bytes(file_of_response(response, engine_)), seconds_);
   }
   std::optional<StoredResponse> get(const std::string& id) override {
     if (!is_response_id(id)) return std::nullopt;
     const auto bytes = redis_.get(key(id));
     if (!bytes) return std::nullopt;
-    const TemporaryDirectory folder(scratch(), ".cortado-store-");
-    write_file(folder.path() + "/it", *bytes);
-    return load(folder.path() + "/it", id, engine_);
+    return load([&] { return parse_safetensors(*bytes, key(id)); }, key(id), id, engine_);
   }
   bool remove(const std::string& id) override { return is_response_id(id) && redis_.remove(key(id)); }
   void check() override { redis_.check(); }
 
  private:
   static std::string key(const std::string& id) { return "cortado:response:" + id; }
-  // In memory if possible, because the file is read back at once.
-  static std::string scratch() { return is_writable_directory("/dev/shm") ? "/dev/shm" : ""; }
 
   Redis redis_;
   double seconds_;
@@ -237,21 +231,21 @@ bool is_response_id(const std::string& id) {
          std::all_of(id.begin() + 5, id.end(), [](unsigned char c) { return std::isalnum(c); });
 }
 
-void save_response(const std::string& path, const StoredResponse& response, const Engine& engine) {
+TensorFile file_of_response(const StoredResponse& response, const Engine& engine) {
   at::Tensor tokens = at::empty({static_cast<int64_t>(response.tokens.size())}, at::kInt);
   std::copy(response.tokens.begin(), response.tokens.end(), tokens.mutable_data_ptr<int32_t>());
   const ServedModel& served = engine.models()[response.model];
   const auto& snapshot = response.snapshot.snapshot;
-  const Extra extra = {{"record", bytes_of(dump(response.record))},
-                       {"tokens", tokens},
-                       {"logits", snapshot ? snapshot->logits : at::empty({0}, at::kFloat)}};
+  const NamedTensors extra = {{"record", bytes_of(dump(response.record))},
+                              {"tokens", tokens},
+                              {"logits", snapshot ? snapshot->logits : at::empty({0}, at::kFloat)}};
   // Without a snapshot, saves the state of a sequence that has read nothing.
-  (snapshot ? snapshot->state : served.model->zero_state(1)).save(path, served.model->identity(), extra);
+  return (snapshot ? snapshot->state : served.model->zero_state(1)).file(served.model->identity(), extra);
 }
 
-StoredResponse load_response(const std::string& path, const std::string& id, const Engine& engine) {
+StoredResponse response_of_file(const TensorFile& file, const std::string& id, const Engine& engine) {
   const auto& models = engine.models();
-  const TensorFile file = map_safetensors(path);
+  const std::string& path = file.path;
   const auto identity = file.metadata.find("identity");
   fail_input_if(!file.metadata.contains("checksum"), "[store] ", path, " has no checksum");
   std::vector<size_t> fitting;
@@ -260,9 +254,9 @@ StoredResponse load_response(const std::string& path, const std::string& id, con
   }
   fail_input_if(fitting.empty(), "[store] ", id, " belongs to a model that is not served here");
   StoredResponse response{.id = id, .record = {}, .model = fitting[0], .tokens = {}};
-  Extra extra;
+  NamedTensors extra;
   auto snapshot = std::make_shared<Snapshot>();
-  snapshot->state = ModelState::load(path, *models[response.model].model, &extra);
+  snapshot->state = ModelState::of_file(file, *models[response.model].model, &extra);
   const auto tokens = find(extra, "tokens", at::kInt, path), text = find(extra, "record", at::kByte, path);
   const auto* bytes = text.const_data_ptr<uint8_t>();
   response.record = parse_json({reinterpret_cast<const char*>(bytes), static_cast<size_t>(text.numel())}, id);
@@ -271,7 +265,7 @@ StoredResponse load_response(const std::string& path, const std::string& id, con
   for (const size_t other : fitting) {
     if (other == response.model || response.record.at("response").at("model") != models[other].name) continue;
     response.model = other;
-    snapshot->state = ModelState::load(path, *models[other].model);
+    snapshot->state = ModelState::of_file(file, *models[other].model);
   }
   const int64_t vocabulary = models[response.model].model->config().vocabulary;
   check_response(response, vocabulary, path);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cortado/base/json.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/serve/engine.h"
 
 namespace cortado {
@@ -46,9 +47,9 @@ std::unique_ptr<ResponseStore> open_store(const StoreOptions& options, const Eng
 // Whether a text has the form of a response's id; others could be paths.
 bool is_response_id(const std::string& id);
 
-// Save and load a response as a safetensors file. Loading checks it, and throws InputError if it is damaged or of
-// another model.
-void save_response(const std::string& path, const StoredResponse& response, const Engine& engine);
-StoredResponse load_response(const std::string& path, const std::string& id, const Engine& engine);
+// Convert a response to a safetensors file, in memory, and back. response_of_file() checks it, and throws InputError if
+// it is damaged or of another model.
+TensorFile file_of_response(const StoredResponse& response, const Engine& engine);
+StoredResponse response_of_file(const TensorFile& file, const std::string& id, const Engine& engine);
 
 }  // namespace cortado

@@ -57,9 +57,9 @@ std::vector<ChatMessage> read_input(Body& body, const std::function<std::string(
   std::vector<ChatMessage> messages;
   for (size_t i = 0; i < input.size(); ++i) {
     Body item(input[i], kItem, body.strict(), concat("input[", i, "]"));
-    const std::string type = item.text("type").value_or("message");
+    const std::string type = item.text("type", "message");
     if (type == "item_reference") {
-      messages.push_back({"assistant", said(item.required_text("id"))});
+      messages.push_back({"assistant", said(item.text("id"))});
       item.finish();
       continue;
     }
@@ -67,7 +67,7 @@ std::vector<ChatMessage> read_input(Body& body, const std::function<std::string(
       item.fail("type", concat("can only be \"message\" or \"item_reference\", got ", Json(type).dump()));
     }
     item.ignore({"id"});
-    std::string role = item.required_text("role");
+    std::string role = item.text("role");
     if (role == "developer") role = "system";
     if (role != "user" && role != "assistant" && role != "system") {
       item.fail("role",
@@ -217,14 +217,14 @@ Request Responses::read_request(Body& body, size_t model, RunningResponse& respo
   request.stops = read_stops(body);
   request.seconds = limits_.seconds;
   request.most_tokens = body.most("max_output_tokens", 1, limits_.answer_tokens).value_or(0);
-  const auto likeliest = body.integer("top_logprobs", 0, 20);
+  const auto likeliest = body.optional_integer("top_logprobs", 0, 20);
   if (wants_scores(body) || likeliest) request.likeliest = likeliest.value_or(0);
   response.stream_ = body.boolean("stream", false);
   response.background_ = body.boolean("background", false);
   response.store_ = body.boolean("store", true);
   if (response.background_ && !response.store_) body.fail("background", "needs \"store\": true");
   if (response.background_ && response.stream_) body.fail("background", "cannot be streamed here");
-  if (body.text("truncation").value_or("disabled") != "disabled") body.fail("truncation", "can only be \"disabled\"");
+  if (body.text("truncation", "disabled") != "disabled") body.fail("truncation", "can only be \"disabled\"");
   check_tool_choice(body);
   request.grammar = read_text_format(body, engine_, model);
   body.ignore({"model"});
@@ -271,11 +271,11 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
     return output[0].at("content")[0].at("text");
   };
   Turn turn{.model = find_model(json, engine_),
-            .instructions = body.text("instructions").value_or(""),
+            .instructions = body.text("instructions", ""),
             .input = read_input(body, said)};
   const auto running = std::shared_ptr<RunningResponse>(new RunningResponse);
   Request request = read_request(body, turn.model, *running);
-  const auto previous = body.text("previous_response_id");
+  const auto previous = body.optional_text("previous_response_id");
   body.finish();
   if (previous) read_history(turn, *previous);
   start_sequence(turn);
@@ -292,7 +292,7 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   running->id_ = new_id("resp_");
   running->message_id_ = message_id_of(running->id_);
   running->engine_ = &engine_;
-  running->kept_in_ = store_.get();
+  running->response_store_ = store_.get();
   running->response_ = new_object(json, request, *running);
   Json items = Json::array();
   for (const auto& [role, content] : turn.input) items.push_back(item_of(role, content));

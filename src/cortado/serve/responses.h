@@ -50,7 +50,7 @@ class RunningResponse {
   bool stream_ = false, background_ = false;
   std::atomic<bool> store_ = true;
   Engine* engine_ = nullptr;
-  ResponseStore* kept_in_ = nullptr;
+  ResponseStore* response_store_ = nullptr;
   std::shared_ptr<Answer> answer_;
   Json response_;  // the response object
   Json record_;    // additional data to store

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "cortado/base/error.h"
 #include "cortado/serve/responses.h"
 
@@ -71,9 +69,7 @@ bool RunningResponse::tell_of(const Tell& tell, const char* type, Json event) {
 void RunningResponse::finish(Finish finish) {
   const WrittenAnswer& written = answer_->written(0);
   const auto& tokenizer = *engine_->models()[answer_->request().model].tokenizer;
-  const auto& stops = tokenizer.special().stops;
-  const bool closed =
-      !written.tokens.empty() && std::find(stops.begin(), stops.end(), written.tokens.back()) != stops.end();
+  const bool closed = !written.tokens.empty() && tokenizer.special().is_stop(written.tokens.back());
   StoredResponse stored{
       .id = id_, .record = record_, .model = answer_->request().model, .tokens = answer_->request().tokens};
   Json ended = object();
@@ -99,11 +95,11 @@ void RunningResponse::finish(Finish finish) {
 // If the store is full or the state too large, stores the response without its state; it is then read again.
 void RunningResponse::keep(StoredResponse stored) {
   try {
-    kept_in_->put(stored);
+    response_store_->put(stored);
   } catch (const std::exception&) {
     if (!stored.snapshot.snapshot) throw;
     stored.snapshot = {};
-    kept_in_->put(stored);
+    response_store_->put(stored);
   }
 }
 
@@ -120,7 +116,7 @@ void RunningResponse::fail(const std::string& why) {
   stored.record["response"] = object();
   stored.record["ended"] = true;
   try {
-    kept_in_->put(stored);
+    response_store_->put(stored);
   } catch (const std::exception&) {  // the store itself has failed
   }
 }

@@ -76,15 +76,15 @@ Lengths lengths_of(const Json& schema) {
   return lengths;
 }
 
-class Holder {
+class SchemaTranslator {
  public:
-  Holder(const Json& root, bool closed) : root_(root), closed_(closed) {
+  SchemaTranslator(const Json& root, bool closed) : root_(root), closed_(closed) {
     const std::string text = root.dump();
     for (mark_ = "@held"; text.find(mark_) != std::string::npos;) mark_ += '@';
   }
 
-  HeldSchema hold() {
-    HeldSchema held;
+  EnforcedSchema translate() {
+    EnforcedSchema held;
     held.schema = part(root_, 0);
     for (const char* key : {"$defs", "definitions"}) {
       if (!root_.is_object() || !root_.contains(key) || !root_.at(key).is_object()) continue;
@@ -460,12 +460,12 @@ class Holder {
   const Json& root_;
   bool closed_, distinct_ = false;
   std::string mark_;
-  std::vector<HeldSchema::Rule> rules_;
+  std::vector<EnforcedSchema::Rule> rules_;
 };
 
 }  // namespace
 
-HeldSchema held_schema(const Json& schema, bool closed) { return Holder(schema, closed).hold(); }
+EnforcedSchema enforced_schema(const Json& schema, bool closed) { return SchemaTranslator(schema, closed).translate(); }
 
 const Json* find_reference(const Json& root, const std::string& reference) {
   if (!reference.starts_with('#')) return nullptr;

@@ -9,7 +9,7 @@
 namespace cortado {
 
 // A schema in the form that the grammar library enforces.
-struct HeldSchema {
+struct EnforcedSchema {
   // A part that the library can't enforce: a unique constant text in the schema, to be replaced by our own rule.
   struct Rule {
     std::string place;  // the constant text
@@ -23,7 +23,7 @@ struct HeldSchema {
 // Returns a schema whose values all fit the given one. `closed`: objects and lists contain nothing but what the schema
 // names, unless it allows more itself; otherwise this only holds for objects with "properties". Throws InputError if
 // the schema can't be enforced.
-HeldSchema held_schema(const Json& schema, bool closed);
+EnforcedSchema enforced_schema(const Json& schema, bool closed);
 
 // Returns what a "$ref" of `root` ("#" or "#/a/b") refers to; null if there is nothing.
 const Json* find_reference(const Json& root, const std::string& reference);

@@ -71,7 +71,7 @@ TEST(Patterns, HaveTextsOfGivenLengths) {
   EXPECT_LT(short_ones.states(), 10'000);
 }
 
-class HeldSchemas : public ::testing::Test {
+class EnforcedSchemas : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!Grammars::available()) GTEST_SKIP() << "this build has no XGrammar";
@@ -108,7 +108,7 @@ class HeldSchemas : public ::testing::Test {
   Grammars grammars_;
 };
 
-TEST_F(HeldSchemas, RequiredNamesThatPropertiesLack) {
+TEST_F(EnforcedSchemas, RequiredNamesThatPropertiesLack) {
   expect(R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a", "z"]})",
          {R"({"a": 1, "z": null})", R"({"a": 1, "z": [true]})"}, {R"({"a": 1})", R"({"z": 1})"});
   expect(R"({"required": ["a"]})", {R"({"a": 1})", R"({"a": 1, "b": 2})"}, {"{}", "1", R"({"b": 1})"});
@@ -117,7 +117,7 @@ TEST_F(HeldSchemas, RequiredNamesThatPropertiesLack) {
   refused(R"({"type": "object", "properties": {}, "required": ["a"], "additionalProperties": false})", "\"a\"");
 }
 
-TEST_F(HeldSchemas, ObjectsWithPropertiesAreClosed) {
+TEST_F(EnforcedSchemas, ObjectsWithPropertiesAreClosed) {
   expect(R"({"type": "object", "properties": {"a": {"type": "integer"}}})", {"{}", R"({"a": 1})"},
          {R"({"a": 1, "b": 2})", R"({"b": 2})", R"({"a":1})", R"({ "a": 1})"});
   expect(R"({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": true})",
@@ -125,7 +125,7 @@ TEST_F(HeldSchemas, ObjectsWithPropertiesAreClosed) {
   expect(R"({"type": "object"})", {R"({"b": {"c": [1, 2]}})"}, {"[]"});
 }
 
-TEST_F(HeldSchemas, PatternsAreOfTheTextsThemselves) {
+TEST_F(EnforcedSchemas, PatternsAreOfTheTextsThemselves) {
   expect(R"({"type": "string", "pattern": "^\"[a-z]+\"$"})", {R"("\"ab\"")"}, {R"("ab")", R"(""ab"")"});
   expect(R"({"type": "string", "pattern": "^a\\\\b\\n$"})", {R"("a\\b\n")"}, {R"("a\b\n")", R"("ab")"});
   expect(R"({"type": "string", "pattern": "^.\\S$"})", {R"("\"\\")", R"("ab")"}, {"\"\"\"\"", R"("a ")"});
@@ -140,7 +140,7 @@ TEST_F(HeldSchemas, PatternsAreOfTheTextsThemselves) {
          {R"("")", R"("nowhere")"});
 }
 
-TEST_F(HeldSchemas, ListsWithoutRepetition) {
+TEST_F(EnforcedSchemas, ListsWithoutRepetition) {
   expect(R"({"type": "array", "items": {"enum": ["a", "b", 3]}, "uniqueItems": true, "minItems": 2})",
          {R"(["a", "b"])", R"([3, "b", "a"])"}, {R"(["a", "a"])", R"(["a"])", "[]", R"(["a", "b", 3, 3])"});
   expect(R"({"type": "array", "items": {"type": "string"}, "uniqueItems": true})", {R"(["a", "ab", "b"])", "[]"},
@@ -157,7 +157,7 @@ TEST_F(HeldSchemas, ListsWithoutRepetition) {
   refused(R"({"type": "array", "items": {"type": "boolean"}, "uniqueItems": true, "minItems": 3})", "different");
 }
 
-TEST_F(HeldSchemas, AlternativesThatExcludeOneAnother) {
+TEST_F(EnforcedSchemas, AlternativesThatExcludeOneAnother) {
   const std::string two = R"("discriminator": {"propertyName": "kind", "mapping": {"cat": "#/$defs/Cat"}},
       "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}], "$defs": {
       "Cat": {"type": "object", "properties": {"kind": {"const": "cat", "default": "cat"}, "lives": {"type": "integer"}}},
@@ -170,13 +170,13 @@ TEST_F(HeldSchemas, AlternativesThatExcludeOneAnother) {
   refused(R"({"oneOf": [{"type": "object"}, {"type": "object", "properties": {"a": {"const": 1}}}]})", "oneOf");
 }
 
-TEST_F(HeldSchemas, NumbersAreOfALengthThatProgramsRead) {
+TEST_F(EnforcedSchemas, NumbersAreOfALengthThatProgramsRead) {
   expect(R"({"type": "integer"})", {"-123456789012345678", "0"}, {"1234567890123456789", "01"});
   expect(R"({"type": "integer", "minimum": 3})", {"123456789012345678", "3"}, {"1234567890123456789", "2"});
   expect(R"({"type": "number"})", {"1.5e-10", "-0.25"}, {"1e999", "1234567890123456789.0"});
 }
 
-TEST_F(HeldSchemas, SayNothingThatIsNotHeldTo) {
+TEST_F(EnforcedSchemas, SayNothingThatIsNotHeldTo) {
   expect(R"({"minimum": 5})", {"5", "6.5"}, {"4", "\"a\""});
   expect(R"({"enum": ["a", 1], "type": "string"})", {"\"a\""}, {"1"});
   refused(R"({"const": 1, "type": "string"})", "type");

@@ -23,7 +23,7 @@ constexpr Field same(const char* name, unsigned places, const char* other) {
   return {.name = name, .places = places, .use = Use::kSame, .other = other};
 }
 constexpr Field any(const char* name, unsigned places) { return {.name = name, .places = places, .use = Use::kAny}; }
-constexpr Field told(const char* name, unsigned places) {
+constexpr Field ignored(const char* name, unsigned places) {
   return {.name = name, .places = places, .use = Use::kAny, .strict = true};
 }
 constexpr Field only(const char* name, unsigned places, const char* values = "[]", Place inner = kNoPlace) {
@@ -76,15 +76,15 @@ const Field kFields[] = {
     done("response_format", kWriting),
     done("modalities", kChat),
     done("tool_choice", kChat | kResponse),
-    told("user", kCalls),
-    told("metadata", kCalls),
-    told("store", kWriting),
-    told("service_tier", kCalls),
-    told("safety_identifier", kCalls),
-    told("prompt_cache_key", kCalls),
-    told("prompt_cache_retention", kCalls),
-    told("parallel_tool_calls", kCalls),
-    told("stream_options", kResponse),
+    ignored("user", kCalls),
+    ignored("metadata", kCalls),
+    ignored("store", kWriting),
+    ignored("service_tier", kCalls),
+    ignored("safety_identifier", kCalls),
+    ignored("prompt_cache_key", kCalls),
+    ignored("prompt_cache_retention", kCalls),
+    ignored("parallel_tool_calls", kCalls),
+    ignored("stream_options", kResponse),
     any("verbosity", kCalls),
     any("prediction", kChat),
     any("image", kResponse),
@@ -107,10 +107,11 @@ const Field kFields[] = {
 
     // Fields of OpenAI's nested objects.
     done("role", kWords), done("content", kWords), done("type", kItem | kPart), done("text", kPart),
-    done("format", kText), told("verbosity", kText),
-    done("include_usage", kStreamOptions), told("include_obfuscation", kStreamOptions),
-    told("name", kMessage), told("refusal", kMessage), told("annotations", kMessage | kPart), told("logprobs", kPart),
-    done("id", kItem), told("status", kItem), told("phase", kItem),
+    done("format", kText), ignored("verbosity", kText),
+    done("include_usage", kStreamOptions), ignored("include_obfuscation", kStreamOptions),
+    ignored("name", kMessage), ignored("refusal", kMessage), ignored("annotations", kMessage | kPart),
+    ignored("logprobs", kPart),
+    done("id", kItem), ignored("status", kItem), ignored("phase", kItem),
     missing("tool_calls", kMessage), missing("function_call", kMessage), missing("audio", kMessage),
     only("effort", kReasoning, R"(["none"])"), any("summary", kReasoning), any("generate_summary", kReasoning),
     any("context", kReasoning), only("mode", kReasoning, R"(["standard"])"), any("exclude", kReasoning),

@@ -7,7 +7,7 @@ namespace {
 
 // The name of a schema has no effect here, but OpenAI's servers refuse other names.
 void check_name(Body& body) {
-  const std::string name = body.required_text("name");
+  const std::string name = body.text("name");
   const bool good =
       !name.empty() && name.size() <= 64 &&
       name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == std::string::npos;
@@ -32,7 +32,7 @@ std::shared_ptr<const Grammar> grammar_of(Body& body, const std::string& key, co
 
 std::shared_ptr<const Grammar> of_schema(Body& body, const Engine& engine, size_t model) {
   check_name(body);
-  body.text("description");
+  body.text("description", "");
   const bool strict = body.boolean("strict", false);
   const Json& schema = body.any("schema");
   if (!schema.is_object()) body.fail("schema", "must be a JSON schema, an object");
@@ -47,7 +47,7 @@ std::shared_ptr<const Grammar> read_format(Body& outer, const std::string& key, 
   const Json& format = outer.any(key);
   if (format.is_null()) return nullptr;
   Body body(format, outer.place_of(key));
-  const std::string type = body.required_text("type");
+  const std::string type = body.text("type");
   if (type == "json_schema") {
     if (!nested) return of_schema(body, engine, model);
     const Json& inner = body.any("json_schema");

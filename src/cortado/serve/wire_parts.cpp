@@ -47,7 +47,7 @@ std::vector<std::pair<int32_t, double>> read_bias(Body& body, int64_t vocabulary
 // Fields that OpenAI's API does not have.
 void read_others(Body& body, SamplingOptions& sampling) {
   if (!body.boolean("do_sample", true)) sampling.temperature = 0;
-  const auto window = body.integer("repeat_last_n", -1, kNoLimit);
+  const auto window = body.optional_integer("repeat_last_n", -1, kNoLimit);
   if (window) sampling.repetition_window = *window < 0 ? kNoLimit : *window;
 }
 
@@ -55,19 +55,19 @@ void read_others(Body& body, SamplingOptions& sampling) {
 
 SamplingOptions read_sampling(Body& body, const ServedModel& it) {
   SamplingOptions sampling = it.sampling;
-  sampling.temperature = body.number("temperature", 0, 100).value_or(sampling.temperature);
-  sampling.top_p = body.number("top_p", 0, 1).value_or(sampling.top_p);
+  sampling.temperature = body.number("temperature", 0, 100, sampling.temperature);
+  sampling.top_p = body.number("top_p", 0, 1, sampling.top_p);
   if (sampling.top_p == 0) sampling.top_k = 1;  // allowed by OpenAI: only the likeliest token
   sampling.top_p = sampling.top_p == 0 ? 1 : sampling.top_p;
-  if (const auto top_k = body.integer("top_k", -1, kNoLimit)) sampling.top_k = std::max<int64_t>(*top_k, 0);
-  sampling.min_p = body.number("min_p", 0, 1).value_or(sampling.min_p);
-  sampling.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0.0);
-  sampling.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0.0);
-  sampling.repetition_penalty = body.number("repetition_penalty", 0.01, 100).value_or(sampling.repetition_penalty);
+  if (const auto top_k = body.optional_integer("top_k", -1, kNoLimit)) sampling.top_k = std::max<int64_t>(*top_k, 0);
+  sampling.min_p = body.number("min_p", 0, 1, sampling.min_p);
+  sampling.presence_penalty = body.number("presence_penalty", -2, 2, 0.0);
+  sampling.frequency_penalty = body.number("frequency_penalty", -2, 2, 0.0);
+  sampling.repetition_penalty = body.number("repetition_penalty", 0.01, 100, sampling.repetition_penalty);
   if (!body.strict()) read_others(body, sampling);
   sampling.bias = read_bias(body, vocabulary_of(it));
   // Large seeds are halved, so that adding the numbers of many answers cannot overflow.
-  const auto seed = body.integer("seed", std::numeric_limits<int64_t>::min(), kNoLimit);
+  const auto seed = body.optional_integer("seed", std::numeric_limits<int64_t>::min(), kNoLimit);
   sampling.seed = seed ? (*seed > kNoLimit / 2 || *seed < -kNoLimit / 2 ? *seed / 2 : *seed) : random_seed();
   return sampling;
 }
@@ -158,11 +158,11 @@ std::string read_content(Body& message, const std::vector<std::string>& types) {
   std::string joined;
   for (size_t i = 0; i < content.size(); ++i) {
     Body part(content[i], kPart, message.strict(), message.place_of(concat("content[", i, "]")));
-    const std::string type = part.required_text("type");
+    const std::string type = part.text("type");
     if (std::find(types.begin(), types.end(), type) == types.end()) {
       part.fail("type", concat("can only be ", alternatives(types, "\""), ", got ", Json(type).dump()));
     }
-    joined += part.required_text("text");
+    joined += part.text("text");
     part.finish();
     message.note(part);
   }

@@ -18,7 +18,7 @@ Request read_common(Body& body, const Json& json, const Engine& engine, const Wi
   Request request;
   request.sampling = read_sampling(body, engine.models()[find_model(json, engine)]);
   // If there are more than are generated at once, they are generated group by group.
-  request.choices = body.integer("n", 1, limits.strict ? engine.options().rows : kMostChoices).value_or(1);
+  request.choices = body.integer("n", 1, limits.strict ? engine.options().rows : kMostChoices, 1);
   request.stops = read_stops(body);
   request.ignore_end = body.boolean("ignore_eos", false);
   request.seconds = limits.seconds;
@@ -85,7 +85,7 @@ std::vector<ChatMessage> read_messages(Body& body) {
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string place = concat("messages[", i, "]");
     Body message(list[i], kMessage, body.strict(), place);
-    std::string role = message.required_text("role");
+    std::string role = message.text("role");
     if (role == "developer") role = "system";
     const bool system = role == "system" && (i == 0 || !body.strict());
     if (role != "user" && role != "assistant" && !system) {
@@ -100,18 +100,19 @@ std::vector<ChatMessage> read_messages(Body& body) {
   return with_one_system(messages);
 }
 
-// Returns the depths where other conversations may diverge from this one: after its first message and after each of the
-// last ones.
-std::vector<int64_t> marks_of(const Chat& chat, const std::vector<ChatMessage>& messages,
-                              const std::vector<int32_t>& tokens) {
-  std::vector<int64_t> marks;
+// Sets the request's tokens, and as marks the depths where other conversations may diverge from this one: after its
+// first message and after each of the last ones.
+void encode_chat(Request& request, const Chat& chat, const std::vector<ChatMessage>& messages) {
+  std::vector<size_t> counts;
   for (size_t count = 1; count < messages.size(); ++count) {
-    if (count > 1 && count + 2 < messages.size()) continue;
-    const auto part = chat.encode({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)}, false);
-    const bool begins = part.size() < tokens.size() && std::equal(part.begin(), part.end(), tokens.begin());
-    if (begins) marks.push_back(static_cast<int64_t>(part.size()));
+    if (count == 1 || count + 2 >= messages.size()) counts.push_back(count);
   }
-  return marks;
+  const auto all = chat.encode_beginnings(messages, counts);
+  request.tokens = all[0];
+  for (size_t i = 1; i < all.size(); ++i) {
+    const bool begins = all[i].size() < all[0].size() && std::equal(all[i].begin(), all[i].end(), all[0].begin());
+    if (begins) request.marks.push_back(static_cast<int64_t>(all[i].size()));
+  }
 }
 
 Call new_call(bool chat, const Json& body, const Engine& engine) {
@@ -125,7 +126,7 @@ Call new_call(bool chat, const Json& body, const Engine& engine) {
 
 size_t find_model(const Json& body, const Engine& engine, std::optional<size_t> unnamed) {
   Body fields(body);
-  const std::string name = fields.text("model").value_or("");
+  const std::string name = fields.text("model", "");
   const auto& models = engine.models();
   if (name.empty() && models.size() == 1) unnamed = 0;
   if (name.empty() && unnamed) return *unnamed;
@@ -146,11 +147,11 @@ Call read_completion(const Json& json, const Engine& engine, const WireLimits& l
   Request request = read_common(body, json, engine, limits);
   request.model = call.model;
   request.most_tokens = body.most("max_tokens", 0, limits.answer_tokens).value_or(16);
-  request.likeliest = body.integer("logprobs", 0, kMostLikeliest);
+  request.likeliest = body.optional_integer("logprobs", 0, kMostLikeliest);
   call.echo = body.boolean("echo", false);
   request.score_prompt = call.echo && request.likeliest;
   read_stream(body, call);
-  const auto best_of = body.integer("best_of", 1, 1000);
+  const auto best_of = body.optional_integer("best_of", 1, 1000);
   if (best_of && *best_of != request.choices) body.fail("best_of", "can only be what \"n\" is");
   request.grammar = read_format(body, "response_format", true, engine, call.model);
   // Scores are computed without a begin token, as lm-eval counts tokens.
@@ -177,7 +178,7 @@ Call read_chat(const Json& json, const Engine& engine, const WireLimits& limits)
   const auto most = body.most("max_completion_tokens", 0, limits.answer_tokens);
   const auto older = body.most("max_tokens", 0, limits.answer_tokens);
   const bool scores = body.boolean("logprobs", false);
-  const auto likeliest = body.integer("top_logprobs", 0, kMostLikeliest);
+  const auto likeliest = body.optional_integer("top_logprobs", 0, kMostLikeliest);
   if (likeliest && !scores) body.fail("top_logprobs", "needs \"logprobs\": true");
   if (scores) request.likeliest = likeliest.value_or(0);
   read_stream(body, call);
@@ -193,9 +194,8 @@ Call read_chat(const Json& json, const Engine& engine, const WireLimits& limits)
   const ServedModel& it = served(engine, call.model);
   const Chat chat = Chat::or_text(tokenizer_of(it));
   check_text(*it.tokenizer, chat.render(messages, true), most_prompt_tokens(engine, call.model, limits), "messages");
-  request.tokens = chat.encode(messages, true);
+  encode_chat(request, chat, messages);
   request.begins_text = !it.tokenizer->special().chat.name.empty();
-  request.marks = marks_of(chat, messages, request.tokens);
   request.most_tokens = most ? *most : older ? *older : usual_answer(request.tokens, call.model, engine, limits);
   fit_prompt(request, "messages", engine, limits);
   call.requests.push_back(std::move(request));
@@ -207,7 +207,7 @@ Json tokenize(const Json& json, const Engine& engine, const WireLimits& limits) 
   const ServedModel& it = served(engine, find_model(json, engine, 0));
   body.ignore({"model"});
   const std::string key = body.has("content") ? "content" : "prompt";  // llama.cpp's name, vLLM's name
-  const std::string text = body.required_text(key);
+  const std::string text = body.text(key);
   const bool begin = body.boolean("add_special_tokens", key == "prompt") || body.boolean("add_special", false);
   body.finish();
   const auto tokens = begin ? encode_prompt(tokenizer_of(it), text) : tokenizer_of(it).encode(text);

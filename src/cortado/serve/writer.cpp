@@ -26,6 +26,14 @@ SamplingOptions sampling_of(const Request& request, int64_t choice) {
   return sampling;
 }
 
+// A text of its own follows nothing.
+TextWriter text_of(const Request& request, const std::shared_ptr<const Tokenizer>& tokenizer) {
+  TextOptions options{.stops = request.stops};
+  if (tokenizer && !request.ignore_end) options.stop_tokens = tokenizer->special().stops;
+  const std::span<const int32_t> before = request.tokens;
+  return TextWriter(tokenizer, request.begins_text ? before.first(0) : before, std::move(options));
+}
+
 std::unique_ptr<GrammarState> state_of(const Request& request) {
   return request.grammar ? request.grammar->begin(!request.ignore_end) : nullptr;
 }
@@ -39,28 +47,24 @@ Writer::Writer(std::shared_ptr<Answer> answer, int64_t choice, std::shared_ptr<c
       vocabulary_(vocabulary),
       tokenizer_(std::move(tokenizer)),
       sampler_(sampling_of(answer_->request(), choice)),
-      filter_(answer_->request().stops),
-      decoder_(decoder_after(tokenizer_,
-                             answer_->request().begins_text ? std::span<const int32_t>() : answer_->request().tokens)),
+      text_(text_of(answer_->request(), tokenizer_)),
       grammar_(state_of(answer_->request())),
       sequence_(answer_->request().tokens),
       prompt_(sequence_.size()),
       logits_(std::move(logits)),
       last_{.choice = choice} {}
 
-void Writer::show(AnswerPart& part, int32_t token, bool stops) {
-  if (stops) return;
+void Writer::show(AnswerPart& part, int32_t token) {
+  part.text = text_.push(token);
+  if (text_.ended_by_token()) return;
   if (answer_->request().likeliest) add_score(token);
-  if (decoder_) {
-    const std::string text = decoder_->push(token);
-    for (Waiting& waiting : waiting_) {
-      if (waiting.end > 0 || text.empty()) continue;
-      waiting = {std::move(waiting.score), decoded_, decoded_ + text.size(), text};
-    }
-    decoded_ += text.size();
-    part.text = filter_.push(text);
-    shown_ += part.text.size();
+  const std::string& text = text_.decoded();
+  for (Waiting& waiting : waiting_) {
+    if (waiting.end > 0 || text.empty()) continue;
+    waiting = {std::move(waiting.score), decoded_, decoded_ + text.size(), text};
   }
+  decoded_ += text.size();
+  shown_ += part.text.size();
   tell_scores(part);
 }
 
@@ -80,7 +84,7 @@ void Writer::add_score(int32_t token) {
 // Sends scores of tokens whose text has been sent. Text that is held back as a possible beginning of a stop string has
 // no scores yet.
 void Writer::tell_scores(AnswerPart& part) {
-  while (!waiting_.empty() && (!decoder_ || (waiting_.front().end > 0 && waiting_.front().end <= shown_))) {
+  while (!waiting_.empty() && (!tokenizer_ || (waiting_.front().end > 0 && waiting_.front().end <= shown_))) {
     part.scores.push_back(std::move(waiting_.front().score));
     waiting_.pop_front();
   }
@@ -118,10 +122,8 @@ std::optional<Finish> Writer::choose(AnswerPart& part) {
   if (request.most_tokens == 0) return Finish::kLength;
   const int32_t token = sample();
   sequence_.push_back(token);
-  const auto& stops = tokenizer_ ? tokenizer_->special().stops : std::vector<int32_t>{};
-  const bool last = !request.ignore_end && std::find(stops.begin(), stops.end(), token) != stops.end();
-  show(part, token, last);
-  if (last || filter_.stopped() || (grammar_ && grammar_->ended())) return Finish::kStop;
+  show(part, token);
+  if (text_.ended() || (grammar_ && grammar_->ended())) return Finish::kStop;
   if (tokens() >= request.most_tokens) return Finish::kLength;
   return std::nullopt;
 }
@@ -133,19 +135,11 @@ std::optional<int32_t> Writer::write() {
                                      : choose(part);
   if (part.finish) {
     cut_ = part.finish == Finish::kCancelled || part.finish == Finish::kTimeout;
-    bool stopped = filter_.stopped();
-    if (decoder_ && !stopped) {
-      const std::string text = filter_.push(decoder_->finish());
-      shown_ += text.size();
-      part.text += text;
-      stopped = filter_.stopped();
-      if (stopped) {
-        part.finish = Finish::kStop;
-      } else {
-        part.text += filter_.finish();
-      }
-    }
-    tell_last_scores(part, stopped);
+    const std::string rest = text_.finish();
+    shown_ += rest.size();
+    part.text += rest;
+    if (text_.ended_by_string()) part.finish = Finish::kStop;
+    tell_last_scores(part, text_.ended_by_string());
     last_ = std::move(part);
     return std::nullopt;
   }

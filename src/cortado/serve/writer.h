@@ -40,7 +40,7 @@ class Writer {
  private:
   std::optional<Finish> choose(AnswerPart& part);
   int32_t sample();
-  void show(AnswerPart& part, int32_t token, bool stops);
+  void show(AnswerPart& part, int32_t token);
   void add_score(int32_t token);
   void tell_scores(AnswerPart& part);
   void tell_last_scores(AnswerPart& part, bool stopped);
@@ -49,8 +49,7 @@ class Writer {
   int64_t choice_, vocabulary_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   Sampler sampler_;
-  StopFilter filter_;
-  std::optional<StreamDecoder> decoder_;
+  TextWriter text_;
   std::unique_ptr<GrammarState> grammar_;  // null: unrestricted
   std::vector<int32_t> sequence_;          // prompt and answer
   size_t prompt_;

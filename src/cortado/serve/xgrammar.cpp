@@ -164,7 +164,7 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
 
 // The library's grammar, changed where it allows too much: numbers of a readable length, strings of valid characters,
 // no escaped spellings of property names, and our own rules.
-std::string rules_of(const HeldSchema& schema, bool closed) {
+std::string rules_of(const EnforcedSchema& schema, bool closed) {
   const auto grammar = xgrammar::Grammar::FromJSONSchema(schema.schema.dump(), /*any_whitespace=*/false, std::nullopt,
                                                          std::nullopt, closed);
   fail_input_if(!warning.empty(), warning);
@@ -192,7 +192,7 @@ class XGrammarCompiler : public GrammarCompiler {
   explicit XGrammarCompiler(const Tokenizer& tokenizer)
       : compiler_(compiler_of(tokenizer, 1)), sample_(compiler_of(tokenizer, kSampled)) {}
 
-  std::shared_ptr<const Grammar> compile(const HeldSchema& schema, bool closed) override {
+  std::shared_ptr<const Grammar> compile(const EnforcedSchema& schema, bool closed) override {
     warning.clear();
     try {
       const std::string rules = rules_of(schema, closed);

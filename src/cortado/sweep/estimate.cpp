@@ -58,10 +58,9 @@ Work work_of(const Json& config) {
 // Returns the config with smaller batches, and with a vocabulary of the stated size instead of one learned from the
 // text.
 Json trial_config(Json config, int64_t batch) {
-  for (const char* setting : {"training.evaluate_batches=1", "training.accumulate=1", "training.target=0"}) {
-    apply_setting(config, setting);
-  }
-  apply_setting(config, concat("training.batch=", batch));
+  for (const char* key : {"evaluate_batches", "accumulate"}) set(config, concat("training.", key), 1);
+  set(config, "training.target", 0);
+  set(config, "training.batch", batch);
   const std::string tokenizer = config["training"].value("tokenizer", ""), pieces = "sentencepiece:";
   if (tokenizer.starts_with(pieces)) {
     config["training"]["tokenizer"] = "byte";

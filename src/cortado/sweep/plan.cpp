@@ -21,7 +21,7 @@ constexpr size_t kMostRuns = 100000;
 
 // Applies settings {"a.b": value}.
 void apply_all(Json& config, const Json& assignments) {
-  for (const auto& [key, value] : assignments.items()) apply_setting(config, key + "=" + value.dump());
+  for (const auto& [key, value] : assignments.items()) set(config, key, value);
 }
 
 // The runs that a file describes, and what a scale can change about them.
@@ -126,7 +126,7 @@ Json matched_size(Match match, const Json& config, const Json& sizes, int64_t ta
   double least = std::numeric_limits<double>::infinity();
   for (const Json& value : sizes.begin().value()) {
     Json tried = config;
-    apply_setting(tried, key + "=" + value.dump());
+    set(tried, key, value);
     const double off = std::abs(std::log(double(measured_size(match, tried, place)) / double(target)));
     if (off < least) {
       least = off;
@@ -175,7 +175,7 @@ void make_runs(SweepPlan& plan, const Space& space, const std::string& path) {
       Json changes = settings;
       if (!plan.match.empty()) changes.erase("target");  // a column of the table, no setting of the config
       apply_all(run.config, changes);
-      apply_setting(run.config, concat("training.seed=", run.seed));
+      set(run.config, "training.seed", run.seed);
       plan.runs.push_back(std::move(run));
     }
   }

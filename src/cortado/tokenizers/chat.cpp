@@ -277,6 +277,22 @@ std::vector<int32_t> Chat::encode(const std::vector<ChatMessage>& messages, bool
   return form_ ? tokenizer_->encode(text) : encode_prompt(*tokenizer_, text);
 }
 
+std::vector<std::vector<int32_t>> Chat::encode_beginnings(const std::vector<ChatMessage>& messages,
+                                                          const std::vector<size_t>& counts) const {
+  const std::string text = render(messages, true);
+  std::vector<size_t> lengths = {text.size()};
+  for (const size_t count : counts) {
+    const std::string part = render({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)}, false);
+    if (text.starts_with(part)) lengths.push_back(part.size());
+  }
+  auto all = tokenizer_->encode_beginnings(text, lengths);
+  const auto& prefix = tokenizer_->special().prefix;
+  for (auto& tokens : all) {
+    if (!form_) tokens.insert(tokens.begin(), prefix.begin(), prefix.end());
+  }
+  return all;
+}
+
 std::vector<int32_t> Chat::encode_next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more,
                                        bool ended) const {
   const std::string text = (ended ? "" : end_of_turn_) + next(messages, more);

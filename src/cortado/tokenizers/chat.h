@@ -54,6 +54,10 @@ class Chat {
 
   // The results of render and next as tokens. `ended`: the last answer already ends with its mark.
   std::vector<int32_t> encode(const std::vector<ChatMessage>& messages, bool ask) const;
+  // The tokens of encode(messages, true), then those of the first `counts` messages, but for counts whose text the
+  // whole text does not begin with.
+  std::vector<std::vector<int32_t>> encode_beginnings(const std::vector<ChatMessage>& messages,
+                                                      const std::vector<size_t>& counts) const;
   std::vector<int32_t> encode_next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more,
                                    bool ended) const;
 

@@ -105,6 +105,15 @@ std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::ve
   });
 }
 
+std::vector<std::vector<int32_t>> Tokenizer::encode_beginnings(std::string_view text,
+                                                               const std::vector<size_t>& lengths) const {
+  std::vector<std::vector<int32_t>> all;
+  for (const size_t length : lengths) all.push_back(encode(text.substr(0, length)));
+  return all;
+}
+
+bool SpecialTokens::is_stop(int32_t token) const { return std::find(stops.begin(), stops.end(), token) != stops.end(); }
+
 std::string StreamDecoder::push(int32_t token) {
   if (tokenizer_->is_special(token)) return "";
   // All tokenizers decode token by token to bytes, so only a character can be unfinished.

@@ -25,6 +25,8 @@ struct SpecialTokens {
   std::vector<int32_t> prefix, suffix;  // begin and end a whole text; encode does not add them
   std::vector<int32_t> stops;           // generation ends when the model writes one of these
   ChatStyle chat;
+
+  bool is_stop(int32_t token) const;
 };
 
 class Tokenizer {
@@ -37,6 +39,9 @@ class Tokenizer {
   // fallback any UTF-8, bpe whatever the model's own tokenizer keeps. InputError for a character that the char
   // tokenizer has not seen; the message names it.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  // Encodes the text's first `lengths` bytes, each as encode() does, where it can for the cost of the whole text's tokens.
+  virtual std::vector<std::vector<int32_t>> encode_beginnings(std::string_view text,
+                                                              const std::vector<size_t>& lengths) const;
   virtual std::string decode(const std::vector<int32_t>& tokens) const = 0;
   // The text of a token in the middle of a text; decode may treat the first token differently.
   virtual std::string piece(int32_t token) const { return decode({token}); }

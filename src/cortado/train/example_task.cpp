@@ -49,7 +49,7 @@ ExampleBatch collate(std::vector<Example> examples, const TaskShape& shape, at::
   ExampleBatch batch{std::move(examples), dense ? at::stack(inputs) : at::cat(inputs).unsqueeze(0), {}, {}};
   if (!dense) batch.about.cu_seqlens = at::tensor(bounds, at::kLong).to(device);
   batch.inputs = batch.inputs.to(device);
-  batch.targets = at::tensor(targets, at::kLong).to(device);
+  batch.targets = at::tensor(targets, at::kLong);
   return batch;
 }
 
@@ -104,7 +104,7 @@ class Order {
 
 Tensor loss_of(Backbone& model, const ExampleBatch& batch) {
   if (auto* classifier = dynamic_cast<Classifier*>(&model)) {
-    return classifier->loss(batch.inputs, batch.targets, batch.about);
+    return classifier->loss(batch.inputs, batch.targets.to(batch.inputs.device()), batch.about);
   }
   return dynamic_cast<LanguageModel&>(model).loss(batch.inputs, batch.targets.view_as(batch.inputs), batch.about);
 }
@@ -124,16 +124,16 @@ class ExampleTask : public Task {
   Parameters learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return identity_; }
 
-  LearnedBatch learn(DataPosition& position, const Turn& turn) override {
+  LearnedBatch learn(DataPosition& position, const BatchShare& share) override {
     std::vector<Example> examples;
     const std::vector<int64_t> indices = order_.of(position.batches++);
     const auto count = int64_t(indices.size());
     double targets = 0;
-    for (int64_t i = turn.begin(count); i < turn.end(count); ++i) {
+    for (int64_t i = share.begin(count); i < share.end(count); ++i) {
       examples.push_back(examples_->example(Split::kTrain, indices[size_t(i)]));
       targets += counted_targets(examples.back());
     }
-    if (targets == 0) return nothing_learned(turn);
+    if (targets == 0) return nothing_learned(share);
     ExampleBatch batch = collate(std::move(examples), shape_, model_->device());
     batch.about.training = true;
     Tensor loss;
@@ -141,7 +141,7 @@ class ExampleTask : public Task {
       const Autocast autocast(model_->device(), options_.compute_type());
       loss = loss_of(*model_, batch) * targets;
     }
-    turn.backward(loss);
+    share.backward(loss);
     return {loss.detach(), targets, batch.inputs.size(0) * batch.inputs.size(1)};
   }
 
@@ -250,9 +250,9 @@ class Answers {
     int64_t before = 0;
     for (size_t i = 0; i < batch.examples.size(); ++i) {
       const Example& example = batch.examples[i];
-      const Tensor places = at::tensor(task_.places(example), hidden.options().dtype(at::kLong)) + before;
-      const Tensor logits =
-          dynamic_cast<const LanguageModel&>(model).logits(hidden.index_select(0, places)).to(at::kFloat);
+      const Tensor places = at::tensor(task_.places(example), at::kLong) + before;
+      const Tensor answers = hidden.index_select(0, places.to(hidden.device()));
+      const Tensor logits = dynamic_cast<const LanguageModel&>(model).logits(answers).to(at::kFloat);
       add_loss(logits, batch.targets.index_select(0, places));
       score(example, first + int64_t(i), logits);
       before += int64_t(example.tokens.size());
@@ -267,7 +267,8 @@ class Answers {
 
  private:
   void add_loss(const Tensor& logits, const Tensor& targets) {
-    sum_ += at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum, kIgnored).item<double>();
+    sum_ +=
+        at::cross_entropy_loss(logits, targets.to(logits.device()), {}, at::Reduction::Sum, kIgnored).item<double>();
     count_ += targets.ge(0).sum().item<int64_t>();
   }
   void score(const Example& example, int64_t index, const Tensor& logits) {

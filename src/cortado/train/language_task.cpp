@@ -28,8 +28,8 @@ class LanguageTask : public Task {
   const std::string& name() const override { return name_; }
   Parameters learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return identity_; }
-  LearnedBatch learn(DataPosition& position, const Turn& turn) override {
-    return learn_batch(*model_, batches_->next(position), type_, turn);
+  LearnedBatch learn(DataPosition& position, const BatchShare& share) override {
+    return learn_batch(*model_, batches_->next(position), type_, share);
   }
   std::string undivided() const override { return options_.packed ? "packed documents" : ""; }
   bool validates() const override { return validation_ != nullptr; }
@@ -83,12 +83,12 @@ class LanguageData : public TaskData {
   Dataset dataset_;
 };
 
-// Returns the turn's part of a batch: some rows or, if packed, sequences with about that share of the tokens; may be
+// Returns the process's share of a batch: some rows or, if packed, sequences with about that part of the tokens; may be
 // empty.
-TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn) {
-  if (turn.parts == 1) return batch;
+TrainingBatch part_of(const TrainingBatch& batch, const BatchShare& share) {
+  if (share.parts == 1) return batch;
   if (!batch.cu_seqlens) {
-    const int64_t rows = batch.tokens.size(0), begin = turn.begin(rows), count = turn.end(rows) - begin;
+    const int64_t rows = batch.tokens.size(0), begin = share.begin(rows), count = share.end(rows) - begin;
     return {batch.tokens.narrow(0, begin, count), batch.targets.narrow(0, begin, count), std::nullopt};
   }
   // Takes the sequences that begin within the part's share of the tokens.
@@ -96,7 +96,7 @@ TrainingBatch part_of(const TrainingBatch& batch, const Turn& turn) {
   const Tensor bounds = batch.cu_seqlens->to(at::kLong).contiguous();
   const std::vector<int64_t> all(bounds.const_data_ptr<int64_t>(), bounds.const_data_ptr<int64_t>() + bounds.numel());
   const auto at_token = [&](int64_t token) { return std::lower_bound(all.begin(), all.end(), token) - all.begin(); };
-  const int64_t first = at_token(turn.begin(tokens)), last = at_token(turn.end(tokens));
+  const int64_t first = at_token(share.begin(tokens)), last = at_token(share.end(tokens));
   const int64_t begin = all[static_cast<size_t>(first)], count = all[static_cast<size_t>(last)] - begin;
   return {batch.tokens.narrow(1, begin, count), batch.targets.narrow(1, begin, count),
           bounds.slice(0, first, last + 1) - begin};
@@ -134,22 +134,23 @@ std::unique_ptr<TaskData> open_language_data(const TrainingOptions& options, con
   return std::make_unique<LanguageData>(options, tokenizer);
 }
 
-LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, const Turn& turn) {
-  const TrainingBatch rows = part_of(batch, turn);
-  const int64_t before = turn.relay ? tokens_before(rows, *turn.relay, turn.relay->part()) : 0;
-  const TrainingBatch part = turn.relay ? tokens_of(rows, *turn.relay) : rows;
+LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type,
+                         const BatchShare& share) {
+  const TrainingBatch rows = part_of(batch, share);
+  const int64_t before = share.relay ? tokens_before(rows, *share.relay, share.relay->part()) : 0;
+  const TrainingBatch part = share.relay ? tokens_of(rows, *share.relay) : rows;
   const auto targets = double(part.targets.ge(0).sum().item<int64_t>());
-  if (targets == 0 && !turn.relay) return nothing_learned(turn);
+  if (targets == 0 && !share.relay) return nothing_learned(share);
   const at::Device device = model.device();
-  Batch about{.cu_seqlens = part.cu_seqlens, .training = true, .relay = turn.relay, .before = before};
-  if (turn.relay) about.shortest = rows.tokens.size(1) / turn.relay->parts();
+  Batch about{.cu_seqlens = part.cu_seqlens, .training = true, .relay = share.relay, .before = before};
+  if (share.relay) about.shortest = rows.tokens.size(1) / share.relay->parts();
   if (about.cu_seqlens) about.cu_seqlens = about.cu_seqlens->to(device);
   Tensor loss;
   {
     const Autocast autocast(device, type);
-    loss = model.loss(part.tokens.to(device), part.targets.to(device), about) * targets;
+    loss = model.loss(part.tokens.to(device), part.targets, about) * targets;
   }
-  turn.backward(loss);
+  share.backward(loss);
   return {loss.detach(), targets, part.tokens.numel()};
 }
 

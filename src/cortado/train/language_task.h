@@ -9,9 +9,10 @@
 
 namespace cortado {
 
-// Runs forward and backward on the turn's part of a batch, with matrix products in `type`. Adds the gradients of the
+// Runs forward and backward on the process's share of a batch, with matrix products in `type`. Adds the gradients of the
 // summed losses.
-LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type, const Turn& turn = {});
+LearnedBatch learn_batch(LanguageModel& model, const TrainingBatch& batch, at::ScalarType type,
+                         const BatchShare& share = {});
 
 // Opens a folder made by `cortado prepare`, or a text, which is split into train and validation and tokenized by
 // `tokenizer` or, if null, as the options say. Throws InputError if it is missing, empty or not text.

@@ -48,6 +48,10 @@ struct TrainingOptions {
   // If set, only low-rank adapters are trained. In JSON an object {"rank", "alpha", "targets"}, or absent.
   std::optional<LoraOptions> lora;
 
+  // Keys that may differ when a run is resumed: how long it trains, what it reports, and where its text is by now.
+  static constexpr const char* kMayChange[] = {
+      "data", "steps", "epochs", "target", "evaluate_every", "evaluate_batches", "log_every"};
+
   static TrainingOptions from_json(const Json& object, const std::string& place = "training");
   Json to_json() const;  // from_json(to_json()) returns equal options
 

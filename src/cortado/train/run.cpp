@@ -24,6 +24,7 @@ struct Plan {
   ModelConfig model;
   TrainingOptions options;
   std::shared_ptr<TaskData> data;
+  Json before;  // config.json of the run that is resumed; null: a new run
 
   Json config() const {
     Json json = model.to_json();
@@ -60,12 +61,9 @@ TrainingOptions read_options(const ModelConfig& model) {
 
 // A resumed run must have the model, data and settings that it began with. Only its duration and its logging may
 // change.
-void check_same_run(const RunFolder& folder, Json now) {
-  Json before = read_json_file(folder.config());
+void check_same_run(const RunFolder& folder, Json before, Json now) {
   for (Json* config : {&before, &now}) {
-    for (const char* key : {"steps", "epochs", "target", "evaluate_every", "evaluate_batches", "log_every", "data"}) {
-      (*config)["training"].erase(key);
-    }
+    for (const char* key : TrainingOptions::kMayChange) (*config)["training"].erase(key);
     for (const char* key : {"name", "model_type", "architectures", "transformers"}) config->erase(key);
   }
   const std::string different = first_difference(before, now);
@@ -75,27 +73,27 @@ void check_same_run(const RunFolder& folder, Json now) {
 
 // A resumed run keeps its data, its compute type and the end of its schedule, unless they are given anew. decay_steps
 // is stored separately: it need not follow from the config's steps nor pass the checks of a config written by a person.
-struct Kept {
+struct EarlierSettings {
   std::string data;
   std::optional<int64_t> decay_steps;
 };
-Kept keep_from_run(const RunFolder& folder, Json& config) {
-  if (!config.is_object()) return {};
-  const Json training = read_json_file(folder.config()).value("training", Json::object());
-  Kept kept{training.value("data", ""), std::nullopt};
+EarlierSettings keep_from_run(const Json& before, Json& config) {
+  if (!config.is_object() || before.is_null()) return {};
+  const Json training = before.value("training", Json::object());
+  EarlierSettings earlier{training.value("data", ""), std::nullopt};
   Json& given = config["training"];
   if (given.is_null()) given = Json::object();
   // Another type may be faster now than when the run began.
   if (given.is_object() && given.value("dtype", Json("auto")) == "auto" && training.contains("dtype")) {
     given["dtype"] = training["dtype"];
   }
-  if (!training.contains("decay_steps") || !training["decay_steps"].is_number_integer()) return kept;
+  if (!training.contains("decay_steps") || !training["decay_steps"].is_number_integer()) return earlier;
   if (given.is_object()) {
-    if (given.contains("decay_steps") && given["decay_steps"] != training["decay_steps"]) return kept;
+    if (given.contains("decay_steps") && given["decay_steps"] != training["decay_steps"]) return earlier;
     given.erase("decay_steps");
   }
-  kept.decay_steps = training["decay_steps"].get<int64_t>();
-  return kept;
+  earlier.decay_steps = training["decay_steps"].get<int64_t>();
+  return earlier;
 }
 
 // Returns the tokenizer of a resumed run, or of the run whose weights this one starts from.
@@ -125,16 +123,17 @@ Plan make_plan(const TrainRequest& request) {
   Plan plan;
   const bool resume = request.use == FolderUse::kResume;
   fail_input_if(resume && !fs::exists(folder.config()), "[--resume] there is no run in ", folder.path);
+  if (resume) plan.before = read_json_file(folder.config());
   if (config.is_null()) {
     name = folder.config();
-    config = read_json_file(name);
+    config = plan.before;
+    request.change(config);
   }
-  Kept kept;
-  if (resume) kept = keep_from_run(folder, config);
+  const EarlierSettings earlier = keep_from_run(plan.before, config);
   plan.model = ModelConfig::from_json(config, name);
   plan.options = read_options(plan.model);
   if (!request.data.empty()) plan.options.data = request.data;
-  if (plan.options.data.empty()) plan.options.data = kept.data;
+  if (plan.options.data.empty()) plan.options.data = earlier.data;
   // An absolute path lets --resume work from any folder.
   if (!plan.options.data.empty()) plan.options.data = absolute(plan.options.data);
   if (!plan.options.base.empty()) {
@@ -146,7 +145,7 @@ Plan make_plan(const TrainRequest& request) {
                                         : open_example_data(plan.model.task);
   plan.data->complete(plan.model, plan.options, name);
   if (plan.options.epochs > 0) count_steps(plan.options, *plan.data, config);
-  if (kept.decay_steps) plan.options.decay_steps = *kept.decay_steps;
+  if (earlier.decay_steps) plan.options.decay_steps = *earlier.decay_steps;
   return plan;
 }
 
@@ -264,7 +263,7 @@ TrainResult train_run(const TrainRequest& request) {
   ranks.agree([&] { made.emplace(task, plan.options, ranks, request.share_optimizer, request.context_parts); });
   Trainer& trainer = *made;
   ranks.agree([&] {
-    if (going_on) check_same_run(folder, plan.config());
+    if (going_on) check_same_run(folder, plan.before, plan.config());
     // This also checks the data, so it comes before the config is written.
     if (going_on) resume(trainer, *model, folder);
     if (ranks.first()) describe_run(folder, plan.data->tokenizer(), plan.config(), plan.options.base);

@@ -16,9 +16,10 @@ namespace cortado {
 
 // The description of a training run.
 struct TrainRequest {
-  Json config;              // a model's config with "training"; null with kResume: the run's own
+  Json config;              // a model's config with "training"; null with kResume: the run's own, after `change`
   std::string config_name;  // for messages
-  std::string data;         // a text, or a folder made by `cortado prepare`; "": the config's "training.data"
+  std::function<void(Json& config)> change = [](Json&) {};
+  std::string data;  // a text, or a folder made by `cortado prepare`; "": the config's "training.data"
   std::string out;
   FolderUse use = FolderUse::kFresh;
   at::Device device = at::kCPU;

@@ -31,7 +31,7 @@ struct Validation {
 };
 
 // Which part of a batch this process handles, and how it runs backward.
-struct Turn {
+struct BatchShare {
   int64_t part = 0, parts = 1;
   // If set, sequences are split over processes: this process has a part of every sequence of its part of the batch.
   const Relay* relay = nullptr;
@@ -50,9 +50,9 @@ struct LearnedBatch {
   int64_t tokens = 0;  // tokens read
 };
 // The result of an empty part.
-inline LearnedBatch nothing_learned(const Turn& turn) {
+inline LearnedBatch nothing_learned(const BatchShare& share) {
   const Tensor zero = at::zeros({});
-  turn.backward(zero);
+  share.backward(zero);
   return {zero};
 }
 
@@ -72,9 +72,9 @@ class Task {
   // Returns the identity of the training data: a run does not resume with other data.
   virtual DataIdentity data() const { return {}; }
 
-  // Reads the batch at `position`, advances it, and adds the gradients of the summed losses of this turn's part of the
+  // Reads the batch at `position`, advances it, and adds the gradients of the summed losses of this process's share of the
   // batch. TrainingOptions::accumulate batches make a step.
-  virtual LearnedBatch learn(DataPosition& position, const Turn& turn) = 0;
+  virtual LearnedBatch learn(DataPosition& position, const BatchShare& share) = 0;
   // Returns the step's loss, given the means of its losses.
   virtual double loss(const Tensor& means) const { return means.item<double>(); }
 

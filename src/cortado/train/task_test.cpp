@@ -41,10 +41,10 @@ class OrderTask : public Task {
   Parameters learned() const override { return trainable(*model_); }
   DataIdentity data() const override { return {0, concat("order ", options_.seed)}; }
 
-  LearnedBatch learn(DataPosition& position, const Turn& turn) override {
+  LearnedBatch learn(DataPosition& position, const BatchShare& share) override {
     const Examples batch = draw(options_.seed, "examples", position.batches++);
     const Tensor loss = model_->loss(batch.tokens, batch.labels, {.cu_seqlens = {}, .training = true}) * double(kBatch);
-    turn.backward(loss);
+    share.backward(loss);
     return {loss.detach(), double(kBatch), kBatch * kLength};
   }
 

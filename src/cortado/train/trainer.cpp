@@ -113,7 +113,7 @@ LearnedBatch Trainer::accumulate_gradients() {
   LearnedBatch all;
   for (int64_t i = 0; i < options_.accumulate; ++i) {
     const bool last = i + 1 == options_.accumulate;
-    const LearnedBatch more = task_->learn(state_.data, turn(last));
+    const LearnedBatch more = task_->learn(state_.data, share(last));
     all = {i == 0 ? more.losses : all.losses + more.losses, all.targets + more.targets, all.tokens + more.tokens};
   }
   gradients_.finish();
@@ -122,7 +122,7 @@ LearnedBatch Trainer::accumulate_gradients() {
 }
 
 // Processes that share sequences get the same rows of a batch.
-Turn Trainer::turn(bool last) {
+BatchShare Trainer::share(bool last) {
   const int64_t sharing = relay_ ? relay_->parts() : 1;
   return {ranks_.rank() / sharing, ranks_.size() / sharing, relay_.get(),
           [this, last](const Tensor& sum) { gradients_.backward(sum, last); }};

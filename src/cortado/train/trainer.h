@@ -65,7 +65,7 @@ class Trainer {
   };
   Step take_step(const RunKeeper& keeper, const RunControl& control);
   LearnedBatch accumulate_gradients();
-  Turn turn(bool last);
+  BatchShare share(bool last);
   bool add_up(LearnedBatch& learned, bool stop) const;
   void require_finite(const char* what, double value, int64_t step, const RunKeeper& keeper) const;
   bool validation_due() const;

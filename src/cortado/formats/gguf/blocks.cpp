@@ -56,10 +56,10 @@ void decode_q5_1(const uint8_t* block, float* y) {
 }
 
 // Scale and minimum of part i of a block (8 parts of 32 values). Each has 6 bits; all are packed into 12 bytes.
-struct Part {
+struct SubBlock {
   float scale, minimum;
 };
-Part part_of(const uint8_t* packed, int i) {
+SubBlock sub_block(const uint8_t* packed, int i) {
   int scale = packed[i] & 63, minimum = packed[i + 4] & 63;
   if (i >= 4) {
     scale = low(packed[i + 4]) | (packed[i - 4] >> 6 << 4);
@@ -73,8 +73,8 @@ Part part_of(const uint8_t* packed, int i) {
 void decode_parts(const uint8_t* block, const uint8_t* fifth, const uint8_t* bytes, float* y) {
   const float d = half_at(block), minimum = half_at(block + 2);
   for (int i = 0; i < 8; ++i) {
-    const Part part = part_of(block + 4, i);
-    const float scale = d * part.scale, offset = minimum * part.minimum;
+    const SubBlock sub = sub_block(block + 4, i);
+    const float scale = d * sub.scale, offset = minimum * sub.minimum;
     const uint8_t* from = bytes + i / 2 * 32;
     for (int l = 0; l < 32; ++l) {
       int q = i % 2 == 0 ? low(from[l]) : high(from[l]);

@@ -27,18 +27,18 @@ Json mixer_of(const AttentionSettings& attention, const std::optional<int64_t>& 
 }
 
 // A norm or a linear map: our name and the formats' names. `bias`: it has a bias.
-struct Part {
+struct WeightNames {
   std::string ours, hugging_face, gguf;
   std::vector<int64_t> shape = {};
   bool bias = false;
 };
 
 // The parts of one layer, in the model's order.
-std::vector<Part> layer_parts(const PretrainedDecoder& decoder) {
+std::vector<WeightNames> layer_weights(const PretrainedDecoder& decoder) {
   const int64_t dim = decoder.model.dim, hidden = decoder.model.feed_forward_dim;
   const int64_t width = decoder.attention.width(), kv_width = decoder.attention.kv_width();
   const bool gemma = decoder.gemma(), qkv = decoder.attention.bias, biased = decoder.model.feed_forward_bias;
-  std::vector<Part> parts = {
+  std::vector<WeightNames> weights = {
       {"mixer_norm", "input_layernorm", "attn_norm", {dim}},
       {"mixer.q", "self_attn.q_proj", "attn_q", {width, dim}, qkv},
       {"mixer.k", "self_attn.k_proj", "attn_k", {kv_width, dim}, qkv},
@@ -51,8 +51,8 @@ std::vector<Part> layer_parts(const PretrainedDecoder& decoder) {
       {"feed_forward.up", "mlp.up_proj", "ffn_up", {hidden, dim}, biased},
       {"feed_forward.down", "mlp.down_proj", "ffn_down", {dim, hidden}, biased},
       {"feed_forward_post_norm", "post_feedforward_layernorm", "post_ffw_norm", {dim}}};
-  if (!gemma) std::erase_if(parts, [](const Part& part) { return part.ours.ends_with("post_norm"); });
-  return parts;
+  if (!gemma) std::erase_if(weights, [](const WeightNames& it) { return it.ours.ends_with("post_norm"); });
+  return weights;
 }
 
 // Checks that every parameter is there with its shape, and no other tensor.
@@ -89,22 +89,22 @@ ModelConfig PretrainedDecoder::config() const {
 }
 
 void visit_weights(const PretrainedDecoder& decoder, const std::function<void(const PretrainedWeight&)>& visit) {
-  const auto visit_part = [&](const Part& part, const Part& within) {
+  const auto visit_named = [&](const WeightNames& weight, const WeightNames& within) {
     const auto named = [&](const char* suffix, const std::vector<int64_t>& shape) {
-      visit({within.ours + part.ours + suffix, within.hugging_face + part.hugging_face + suffix,
-             within.gguf + part.gguf + suffix, shape});
+      visit({within.ours + weight.ours + suffix, within.hugging_face + weight.hugging_face + suffix,
+             within.gguf + weight.gguf + suffix, shape});
     };
-    named(".weight", part.shape);
-    if (part.bias) named(".bias", {part.shape[0]});
+    named(".weight", weight.shape);
+    if (weight.bias) named(".bias", {weight.shape[0]});
   };
   const int64_t dim = decoder.model.dim, vocabulary = decoder.model.vocabulary;
-  visit_part({"embedding", "model.embed_tokens", "token_embd", {vocabulary, dim}}, {});
+  visit_named({"embedding", "model.embed_tokens", "token_embd", {vocabulary, dim}}, {});
   for (int64_t i = 0; i < decoder.layers(); ++i) {
-    const Part layer{concat("layers.", i, "."), concat("model.layers.", i, "."), concat("blk.", i, ".")};
-    for (const Part& part : layer_parts(decoder)) visit_part(part, layer);
+    const WeightNames layer{concat("layers.", i, "."), concat("model.layers.", i, "."), concat("blk.", i, ".")};
+    for (const WeightNames& weight : layer_weights(decoder)) visit_named(weight, layer);
   }
-  visit_part({"norm", "model.norm", "output_norm", {dim}}, {});
-  if (!decoder.model.tied) visit_part({"head", "lm_head", "output", {vocabulary, dim}}, {});
+  visit_named({"norm", "model.norm", "output_norm", {dim}}, {});
+  if (!decoder.model.tied) visit_named({"head", "lm_head", "output", {vocabulary, dim}}, {});
 }
 
 PretrainedSource open_pretrained(const std::string& path) {

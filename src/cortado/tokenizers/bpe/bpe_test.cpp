@@ -5,6 +5,7 @@
 #include <deque>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
@@ -243,6 +244,17 @@ VocabularyMetadata small_gpt2() {
   metadata.types[259] = metadata.types[260] = 3;
   metadata.end = 260;
   return metadata;
+}
+
+TEST(Bpe, EncodesBeginnings) {
+  VocabularyMetadata metadata = small_gpt2();
+  metadata.pre = "gpt-2";
+  const auto tokenizer = import_vocabulary(metadata, "test");
+  const std::string text = " hi hi<|im_start|> hi 12\n<|im_end|><|im_end|>\n<|im_start|>121212";
+  std::vector<size_t> lengths(text.size() + 1);
+  std::iota(lengths.begin(), lengths.end(), size_t{0});
+  const auto all = tokenizer->encode_beginnings(text, lengths);
+  for (const size_t length : lengths) EXPECT_EQ(all[length], tokenizer->encode(text.substr(0, length))) << length;
 }
 
 TEST(Gguf, Gpt2Vocabularies) {

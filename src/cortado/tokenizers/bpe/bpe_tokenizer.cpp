@@ -1,5 +1,7 @@
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 
+#include <algorithm>
+
 #include "cortado/base/error.h"
 #include "cortado/base/files.h"
 #include "cortado/base/hash.h"
@@ -87,24 +89,37 @@ void BpeTokenizer::encode_segment(const Word& segment, Merger::Cache& cache, std
   });
 }
 
-std::vector<int32_t> BpeTokenizer::encode(std::string_view text) const {
+// The tokens of the text behind `from`, where it begins or an added token ends.
+std::vector<int32_t> BpeTokenizer::encode_from(std::string_view text, size_t from, Ends* ends) const {
   const size_t valid = utf8_valid_prefix(text);
   fail_input_if(valid < text.size(), "[tokenizer] the text is not UTF-8 at byte offset ", valid);
   std::vector<int32_t> tokens;
-  tokens.reserve(text.size() / 3);
+  tokens.reserve((text.size() - from) / 3);
   const std::unique_lock lock(mutex_, std::try_to_lock);
   Merger::Cache own;
   Merger::Cache& cache = lock.owns_lock() ? cache_ : own;
-  bool first = true;
-  raw_.split(text, [&](std::string_view part, int32_t id) {
-    if (id >= 0) {
-      tokens.push_back(id);
-    } else {
-      encode_segment({part, first}, cache, tokens);
-    }
-    first = false;
-  });
+  const auto encode = [&](std::string_view part, int32_t id) {
+    if (id < 0) return encode_segment({part, part.data() == text.data()}, cache, tokens);
+    tokens.push_back(id);
+    if (ends) ends->emplace_back(part.data() + part.size() - text.data(), tokens.size());
+  };
+  raw_.split(text, encode, from);
   return tokens;
+}
+
+// Up to the end of an added token, the text's beginnings have the text's own tokens.
+std::vector<std::vector<int32_t>> BpeTokenizer::encode_beginnings(std::string_view text,
+                                                                  const std::vector<size_t>& lengths) const {
+  Ends ends = {{0, 0}};
+  const std::vector<int32_t> whole = encode_from(text, 0, &ends);
+  std::vector<std::vector<int32_t>> all;
+  for (const size_t length : lengths) {
+    const auto [bytes, count] = *std::prev(std::upper_bound(ends.begin(), ends.end(), std::pair(length, SIZE_MAX)));
+    all.emplace_back(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(count));
+    const auto rest = encode_from(text.substr(0, length), bytes);
+    all.back().insert(all.back().end(), rest.begin(), rest.end());
+  }
+  return all;
 }
 
 std::string BpeTokenizer::decode(const std::vector<int32_t>& tokens) const {

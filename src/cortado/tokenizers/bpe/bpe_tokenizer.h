@@ -72,8 +72,9 @@ class AddedTokenFinder {
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
   // Calls `found` for the parts of the text in order: with id >= 0 for an added token (including the white space that
-  // it absorbs), with id -1 for the text between.
-  void split(std::string_view text, const std::function<void(std::string_view part, int32_t id)>& found) const;
+  // it absorbs), with id -1 for the text between. The text before `done` has been passed on.
+  void split(std::string_view text, const std::function<void(std::string_view part, int32_t id)>& found,
+             size_t done = 0) const;
 
  private:
   const AddedToken* longest_at(std::string_view text, size_t at) const;
@@ -185,7 +186,9 @@ class BpeTokenizer : public Tokenizer {
 
   std::string kind() const override { return "bpe"; }
   int64_t vocabulary() const override { return static_cast<int64_t>(definition_.tokens.size()); }
-  std::vector<int32_t> encode(std::string_view text) const override;
+  std::vector<int32_t> encode(std::string_view text) const override { return encode_from(text, 0); }
+  std::vector<std::vector<int32_t>> encode_beginnings(std::string_view text,
+                                                      const std::vector<size_t>& lengths) const override;
   std::string decode(const std::vector<int32_t>& tokens) const override;
   std::string piece(int32_t token) const override;
   bool is_special(int32_t token) const override { return token >= 0 && token < vocabulary() && special_[token]; }
@@ -196,6 +199,8 @@ class BpeTokenizer : public Tokenizer {
   const BpeDefinition& definition() const { return definition_; }
 
  private:
+  using Ends = std::vector<std::pair<size_t, size_t>>;  // of added tokens: bytes and tokens up to there
+  std::vector<int32_t> encode_from(std::string_view text, size_t from, Ends* ends = nullptr) const;
   void encode_segment(const Word& segment, Merger::Cache& cache, std::vector<int32_t>& tokens) const;
 
   BpeDefinition definition_;

@@ -54,39 +54,39 @@ std::string unicode_form(const std::string& text, const std::string& form) {
   return out;
 }
 
-// A part of a word: a match of the pattern, or the text between two matches.
-struct Part {
+// A piece of a word: a match of the pattern, or the text between two matches.
+struct SplitPiece {
   Span span;
   bool match;
 };
 
-std::vector<Part> parts_of(std::string_view text, const std::vector<Span>& matches, bool invert) {
-  std::vector<Part> parts;
+std::vector<SplitPiece> split_pieces(std::string_view text, const std::vector<Span>& matches, bool invert) {
+  std::vector<SplitPiece> pieces;
   size_t at = 0;
   for (const Span& match : matches) {
-    if (at < match.begin) parts.push_back({{at, match.begin}, invert});
-    parts.push_back({match, !invert});
+    if (at < match.begin) pieces.push_back({{at, match.begin}, invert});
+    pieces.push_back({match, !invert});
     at = match.end;
   }
-  if (at < text.size()) parts.push_back({{at, text.size()}, invert});
-  return parts;
+  if (at < text.size()) pieces.push_back({{at, text.size()}, invert});
+  return pieces;
 }
 
 // Joins each match with the text on its left or, if `backwards`, on its right. With `equals`, joins consecutive matches
 // instead.
-std::vector<Part> merged(std::vector<Part> parts, bool backwards, bool equals) {
-  if (backwards) std::reverse(parts.begin(), parts.end());
-  std::vector<Part> out;
+std::vector<SplitPiece> merged(std::vector<SplitPiece> pieces, bool backwards, bool equals) {
+  if (backwards) std::reverse(pieces.begin(), pieces.end());
+  std::vector<SplitPiece> out;
   bool previous = false;
-  for (const Part& part : parts) {
-    const bool joins = equals ? part.match == previous : part.match && !previous;
+  for (const SplitPiece& piece : pieces) {
+    const bool joins = equals ? piece.match == previous : piece.match && !previous;
     if (joins && !out.empty()) {
       auto& span = out.back().span;
-      span = {std::min(span.begin, part.span.begin), std::max(span.end, part.span.end)};
+      span = {std::min(span.begin, piece.span.begin), std::max(span.end, piece.span.end)};
     } else {
-      out.push_back(part);
+      out.push_back(piece);
     }
-    previous = part.match;
+    previous = piece.match;
   }
   if (backwards) std::reverse(out.begin(), out.end());
   return out;
@@ -122,9 +122,8 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at)
 }
 
 void AddedTokenFinder::split(std::string_view text,
-                             const std::function<void(std::string_view part, int32_t id)>& found) const {
-  size_t done = 0;  // the text before this byte has been passed on
-  for (size_t at = 0; !tokens_.empty() && at < text.size();) {
+                             const std::function<void(std::string_view piece, int32_t id)>& found, size_t done) const {
+  for (size_t at = done; !tokens_.empty() && at < text.size();) {
     const AddedToken* token = longest_at(text, at);
     if (!token) {
       ++at;
@@ -164,14 +163,14 @@ void PreTokenizer::split(const Step& step, const Word& word, std::vector<Span>& 
   step.matcher.find_all(word.text, spans);
   const auto& [type, pattern, behavior, invert, mark, prepend, cut] = step.definition;
   const bool marks = type == "metaspace";
-  auto parts = parts_of(word.text, spans, !marks && invert);
+  auto pieces = split_pieces(word.text, spans, !marks && invert);
   const bool backwards = marks || behavior == "merged_with_next", equals = !marks && behavior == "contiguous";
-  if (backwards || equals || behavior == "merged_with_previous") parts = merged(std::move(parts), backwards, equals);
+  if (backwards || equals || behavior == "merged_with_previous") pieces = merged(std::move(pieces), backwards, equals);
   const bool removed = !marks && behavior == "removed";
-  for (const Part& part : parts) {
-    if (part.span.begin == part.span.end || (removed && part.match)) continue;
+  for (const SplitPiece& piece : pieces) {
+    if (piece.span.begin == piece.span.end || (removed && piece.match)) continue;
     out.push_back(
-        {word.text.substr(part.span.begin, part.span.end - part.span.begin), word.first && part.span.begin == 0});
+        {word.text.substr(piece.span.begin, piece.span.end - piece.span.begin), word.first && piece.span.begin == 0});
   }
 }
 
