@@ -169,15 +169,17 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
       return oldest;
     };
     const Tensor old_k = append("keys", keys, p.k), old_v = append("values", values, p.v);
+    const auto wide = [type = sums.scalar_type()](const Tensor& x) { return x.scalar_type() == type ? x : x.to(type); };
     if (gone > 0) {
       const Tensor v1 = with_ones(for_queries(old_v), sums.scalar_type());
-      sums = sums + at::matmul(key_features(old_k).permute({0, 2, 3, 1}), v1.transpose(1, 2));
+      sums = sums + at::matmul(wide(key_features(old_k)).permute({0, 2, 3, 1}), v1.transpose(1, 2));
     }
     const auto [o, lse, row_max] =
         window_attention(p.q, keys, values, {.scale = rule_.scale, .softcap = rule_.softcap});
-    const auto wide = [&](const Tensor& x) { return x.to(sums.scalar_type()); };
     const SoftmaxPart near{wide(o), wide(lse), wide(row_max)};
-    return lolcats_join_sums(near, wide(phi_q_->forward(p.q)), sums, wide(window_factor_), rule_.mixture);
+    const Tensor joined =
+        lolcats_join_sums(near, wide(phi_q_->forward(p.q)), sums, wide(window_factor_), rule_.mixture);
+    return joined.to(p.v.scalar_type());
   }
 
   LolcatsRule rule_;
