@@ -119,4 +119,4 @@ def test_model_refuses(refused, config):
     line = refused("bench", "model", config, "--set", "positions=learned", "--set", "context=32", "--tokens", 16, "--depth", 100)
     assert "learned positions" in line and "100" in line
     assert "causal" in refused("bench", "model", config, "--set", "causal=maybe")
-    assert "encoder" in refused("bench", "model", config, "--set", "causal=false")
+    assert "bidirectional" in refused("bench", "model", config, "--set", "causal=false")

@@ -268,4 +268,15 @@ TensorFile parse_safetensors(std::string_view bytes, const std::string& name) {
   return owned(parse(bytes, name, nullptr));
 }
 
+at::Tensor tensor_of_text(std::string_view text) {
+  at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+  return bytes;
+}
+
+std::string text_of_tensor(const at::Tensor& bytes) {
+  const auto* data = bytes.const_data_ptr<uint8_t>();
+  return {data, data + bytes.numel()};
+}
+
 }  // namespace cortado

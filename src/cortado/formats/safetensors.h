@@ -44,4 +44,8 @@ TensorFile map_safetensors(const std::string& path);
 // metadata.
 std::string content_hash(const NamedTensors& tensors);
 
+// A text as a tensor of its bytes, uint8 [bytes], and the text of such a tensor.
+at::Tensor tensor_of_text(std::string_view text);
+std::string text_of_tensor(const at::Tensor& bytes);
+
 }  // namespace cortado

@@ -25,17 +25,6 @@ at::Tensor take(const NamedTensors& extra, const std::string& name, at::ScalarTy
   throw InputError(concat("[", path, "] is not a saved session: it has no \"", name, "\""));
 }
 
-at::Tensor bytes_of(const std::string& text) {
-  auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
-  return bytes;
-}
-
-std::string text_of(const at::Tensor& bytes) {
-  const auto* data = bytes.const_data_ptr<uint8_t>();
-  return {data, data + bytes.numel()};
-}
-
 // Refuses a state of equal weights with another memory, naming both memories if they are known.
 void check_memory(const TensorFile& file, const std::string& identity, const std::string& memory) {
   const auto owner = file.metadata.find("identity");
@@ -43,7 +32,7 @@ void check_memory(const TensorFile& file, const std::string& identity, const std
   if (owner == file.metadata.end() || owner->second == identity || weights(owner->second) != weights(identity)) return;
   std::string other;
   for (const auto& [name, tensor] : file.tensors) {
-    if (name == "extra.memory" && tensor.scalar_type() == at::kByte) other = text_of(tensor);
+    if (name == "extra.memory" && tensor.scalar_type() == at::kByte) other = text_of_tensor(tensor);
   }
   throw InputError(concat("[state] ", file.path, " is of this model with another memory: it was saved with ",
                           other.empty() ? "other flags" : other, ", here the model has ",
@@ -166,7 +155,7 @@ Session Session::fork() const {
 void Session::save(const std::string& path, const std::string& memory) const {
   const NamedTensors extra = {{"logits", logits()},
                               {"recent", to_tensor(recent_)},
-                              {"memory", bytes_of(memory)},
+                              {"memory", tensor_of_text(memory)},
                               {"dtype", at::full({1}, static_cast<int64_t>(model_->dtype()), at::kLong)}};
   write_safetensors(path, state_.file(model_->identity(), extra));
 }

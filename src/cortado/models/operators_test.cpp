@@ -188,6 +188,7 @@ void call_parts() {
   const Json config = {{"dim", 24}, {"heads", 4}, {"vocabulary", 16}, {"layers", 1}, {"mixer", {{"mixer", "softmax"}}}};
   const std::string full = call("config", {{"config", config.dump()}})[0].toStringRef();
   call("mechanisms", {{"dim", 24}, {"heads", 4}});
+  call("asked_settings", {{"kind", "training"}, {"settings", "{}"}});
   call("_available_isas", {});
   call("_select_isa", {{"name", ""}});
   std::vector<Json> texts = {{{"part", "block"}, {"config", parse_json(full, "config")}, {"layer", 0}}};

@@ -1,23 +1,16 @@
 #include "cortado/parallel/ranks.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "cortado/base/error.h"
+#include "cortado/formats/safetensors.h"
 #include "cortado/parallel/group.h"
 
 namespace cortado {
 namespace {
 
 constexpr int kFailed = 1, kBadInput = 2;
-
-Tensor bytes_of(const std::string& text) {
-  Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  // memcpy must not get a null pointer
-  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  return bytes;
-}
 
 // Runs `work` and returns "" on success, otherwise a letter for the kind of error followed by its message.
 std::string report_of(const std::function<void()>& work, std::exception_ptr& thrown) {
@@ -102,7 +95,7 @@ std::vector<std::string> Ranks::gather(const std::string& text) const {
   std::vector<std::string> texts;
   for (int64_t from = 0; from < size_; ++from) {
     const int64_t length = lengths.const_data_ptr<int64_t>()[from];
-    const Tensor bytes = from == rank_ ? bytes_of(text) : at::empty({length}, at::kByte);
+    const Tensor bytes = from == rank_ ? tensor_of_text(text) : at::empty({length}, at::kByte);
     if (length > 0) broadcast(bytes, from);
     texts.emplace_back(static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(length));
   }

@@ -24,12 +24,6 @@ using Clock = std::chrono::system_clock;
 constexpr const char* kSuffix = ".safetensors";
 constexpr int64_t kMostInMemory = int64_t{256} << 20;
 
-at::Tensor bytes_of(const std::string& text) {
-  at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
-  return bytes;
-}
-
 at::Tensor find(const NamedTensors& extra, const std::string& name, at::ScalarType type, const std::string& path) {
   for (const auto& [key, tensor] : extra) {
     if (key == name && tensor.scalar_type() == type && tensor.dim() == 1) return tensor;
@@ -236,7 +230,7 @@ TensorFile file_of_response(const StoredResponse& response, const Engine& engine
   std::copy(response.tokens.begin(), response.tokens.end(), tokens.mutable_data_ptr<int32_t>());
   const ServedModel& served = engine.models()[response.model];
   const auto& snapshot = response.snapshot.snapshot;
-  const NamedTensors extra = {{"record", bytes_of(dump(response.record))},
+  const NamedTensors extra = {{"record", tensor_of_text(dump(response.record))},
                               {"tokens", tokens},
                               {"logits", snapshot ? snapshot->logits : at::empty({0}, at::kFloat)}};
   // Without a snapshot, saves the state of a sequence that has read nothing.
@@ -258,8 +252,7 @@ StoredResponse response_of_file(const TensorFile& file, const std::string& id, c
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->state = ModelState::of_file(file, *models[response.model].model, &extra);
   const auto tokens = find(extra, "tokens", at::kInt, path), text = find(extra, "record", at::kByte, path);
-  const auto* bytes = text.const_data_ptr<uint8_t>();
-  response.record = parse_json({reinterpret_cast<const char*>(bytes), static_cast<size_t>(text.numel())}, id);
+  response.record = parse_json(text_of_tensor(text), id);
   response.tokens.assign(tokens.const_data_ptr<int32_t>(), tokens.const_data_ptr<int32_t>() + tokens.numel());
   // One run may be served under two names, for example in two formats.
   for (const size_t other : fitting) {

@@ -2,6 +2,7 @@
 // libcortado.so.
 #include <torch/custom_class.h>
 
+#include "cortado/formats/safetensors.h"
 #include "cortado/tokenizers/chat.h"
 #include "cortado/tokenizers/import.h"
 
@@ -39,10 +40,7 @@ class PythonTokenizer : public torch::CustomClassHolder {
       const auto id = static_cast<int32_t>(token);
       if (!skip_special || !tokenizer_->is_special(id)) ids.push_back(id);
     }
-    const std::string text = tokenizer_->decode(ids);
-    auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-    std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
-    return bytes;
+    return tensor_of_text(tokenizer_->decode(ids));
   }
 
   // `messages` lists role, content, role, content, ...

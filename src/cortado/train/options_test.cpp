@@ -46,6 +46,11 @@ TEST(TrainingOptions, DefaultsAndRoundTrip) {
   EXPECT_NE(changed.to_json(), defaults.to_json());
 }
 
+TEST(TrainingOptions, WhatMayChangeIsThere) {
+  const Json all = options_of(R"({"epochs": 1, "target": 0.5})").to_json();
+  for (const char* key : TrainingOptions::kMayChange) EXPECT_TRUE(all.contains(key)) << key;
+}
+
 TEST(TrainingOptions, ErrorsNameTheKey) {
   EXPECT_NE(error_in(R"({"warmpu": 3})").find("warmup"), std::string::npos);  // suggests the nearest
   EXPECT_NE(error_in(R"({"batch": 0})").find("batch"), std::string::npos);
