@@ -8,11 +8,19 @@ namespace {
 
 constexpr const char* kAbcOp = "abc";
 
-TensorTuple<5> abc_operator(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s,
-                            std::optional<double> scale, const OptionalTensor& key_state,
-                            const OptionalTensor& value_state, const OptionalTensor& normalizer,
-                            const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
-  const AbcResult result = abc(q, k, v, s, scale, {key_state, value_state, normalizer, maximum}, cu_seqlens);
+// In the order of the schema.
+struct AbcArguments {
+  const Tensor &q, &k, &v, &s;
+  std::optional<double> scale;
+  const OptionalTensor &key_state, &value_state, &normalizer, &maximum, &cu_seqlens;
+};
+using AbcSignature = TensorTuple<5>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::optional<double>,
+                                    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                                    const OptionalTensor&, const OptionalTensor&);
+
+TensorTuple<5> abc_operator(const AbcArguments& in) {
+  const AbcState start{in.key_state, in.value_state, in.normalizer, in.maximum};
+  const AbcResult result = abc(in.q, in.k, in.v, in.s, in.scale, start, in.cu_seqlens);
   return {result.o, result.key_state, result.value_state, result.normalizer, result.maximum};
 }
 
@@ -62,7 +70,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "abc(Tensor q, Tensor k, Tensor v, Tensor s, *, float? scale=None, Tensor? key_state=None, "
       "Tensor? value_state=None, Tensor? normalizer=None, Tensor? maximum=None, Tensor? cu_seqlens=None) -> (Tensor o, "
       "Tensor key_state, Tensor value_state, Tensor normalizer, Tensor maximum)",
-      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, abc_operator));
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, gathered<AbcSignature, abc_operator>));
 }
 
 }  // namespace cortado

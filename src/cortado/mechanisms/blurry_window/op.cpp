@@ -45,23 +45,32 @@ SlotPass decaying_pass(const Tensor& w, const OptionalTensor& cu_seqlens) {
   };
 }
 
-TensorTuple<3> blurry_window_operator(const Tensor& q, const Tensor& k, const Tensor& v, int64_t slots, int64_t period,
-                                      bool decay, std::optional<double> scale, const OptionalTensor& key_state,
-                                      const OptionalTensor& value_state, const OptionalTensor& position,
-                                      const OptionalTensor& cu_seqlens) {
+// In the order of the schema.
+struct BlurryArguments {
+  const Tensor &q, &k, &v;
+  int64_t slots, period;
+  bool decay;
+  std::optional<double> scale;
+  const OptionalTensor &key_state, &value_state, &position, &cu_seqlens;
+};
+using BlurrySignature = TensorTuple<3>(const Tensor&, const Tensor&, const Tensor&, int64_t, int64_t, bool,
+                                       std::optional<double>, const OptionalTensor&, const OptionalTensor&,
+                                       const OptionalTensor&, const OptionalTensor&);
+
+TensorTuple<3> blurry_window_operator(const BlurryArguments& in) {
   // checked here and not in blurry_window(): a mixer's own position need not be read back for every token
   OptionalTensor seen;
-  if (position) {
-    seen = checked_integers(*position, "[blurry_window] position", 0, std::numeric_limits<int64_t>::max());
+  if (in.position) {
+    seen = checked_integers(*in.position, "[blurry_window] position", 0, std::numeric_limits<int64_t>::max());
   }
-  const SlotResult result = blurry_window(q, k, v,
-                                          {.sizes = {slots, period},
-                                           .decay = decay,
-                                           .scale = scale,
-                                           .key_state = key_state,
-                                           .value_state = value_state,
+  const SlotResult result = blurry_window(in.q, in.k, in.v,
+                                          {.sizes = {in.slots, in.period},
+                                           .decay = in.decay,
+                                           .scale = in.scale,
+                                           .key_state = in.key_state,
+                                           .value_state = in.value_state,
                                            .position = seen,
-                                           .cu_seqlens = cu_seqlens});
+                                           .cu_seqlens = in.cu_seqlens});
   return {result.o, result.key_state, result.value_state};
 }
 
@@ -140,7 +149,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "blurry_window(Tensor q, Tensor k, Tensor v, *, int slots, int period, bool decay=True, float? scale=None, "
       "Tensor? key_state=None, Tensor? value_state=None, Tensor? position=None, Tensor? cu_seqlens=None) -> (Tensor o, "
       "Tensor key_state, Tensor value_state)",
-      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, blurry_window_operator));
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, gathered<BlurrySignature, blurry_window_operator>));
 }
 
 }  // namespace cortado

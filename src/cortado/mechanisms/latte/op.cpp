@@ -73,10 +73,18 @@ LatteResult read_latte(Query kind, const Tensor& weights, const Tensor& key_logi
           nothing()};
 }
 
-TensorTuple<4> latte_operator(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v, bool causal,
-                              const OptionalTensor& state, const OptionalTensor& normalizer,
-                              const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
-  const LatteResult result = latte(query_logits, key_logits, v, causal, {state, normalizer, maximum}, cu_seqlens);
+// In the order of the schema.
+struct LatteOperatorArguments {
+  const Tensor &query_logits, &key_logits, &v;
+  bool causal;
+  const OptionalTensor &state, &normalizer, &maximum, &cu_seqlens;
+};
+using LatteOperatorSignature = TensorTuple<4>(const Tensor&, const Tensor&, const Tensor&, bool, const OptionalTensor&,
+                                              const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
+
+TensorTuple<4> latte_operator(const LatteOperatorArguments& in) {
+  const LatteState start{in.state, in.normalizer, in.maximum};
+  const LatteResult result = latte(in.query_logits, in.key_logits, in.v, in.causal, start, in.cu_seqlens);
   return {result.o, result.state, result.normalizer, result.maximum};
 }
 
@@ -102,7 +110,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "latte(Tensor query_logits, Tensor key_logits, Tensor v, *, bool causal=True, Tensor? state=None, "
       "Tensor? normalizer=None, Tensor? maximum=None, Tensor? cu_seqlens=None) -> (Tensor o, Tensor state, "
       "Tensor normalizer, Tensor maximum)",
-      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, latte_operator));
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, gathered<LatteOperatorSignature, latte_operator>));
 }
 
 }  // namespace cortado

@@ -171,13 +171,23 @@ SoftmaxPart dense_softmax_part(const Tensor& q, const Tensor& k, const Tensor& v
   return near;
 }
 
-Tensor lolcats_operator(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                        const Tensor& window_factor, int64_t window, std::string_view layout, std::string_view mixture,
-                        std::optional<double> scale, const OptionalTensor& cu_seqlens, std::optional<double> softcap) {
-  return lolcats(q, k, v, phi_q, phi_k, window_factor,
-                 {window, value_of(lolcats_layouts(), layout, "[lolcats] layout"),
-                  value_of(lolcats_mixtures(), mixture, "[lolcats] mixture"), scale, softcap},
-                 cu_seqlens);
+// In the order of the schema.
+struct LolcatsArguments {
+  const Tensor &q, &k, &v, &phi_q, &phi_k, &window_factor;
+  int64_t window;
+  std::string_view layout, mixture;
+  std::optional<double> scale;
+  const OptionalTensor& cu_seqlens;
+  std::optional<double> softcap;
+};
+using LolcatsSignature = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                const Tensor&, int64_t, std::string_view, std::string_view, std::optional<double>,
+                                const OptionalTensor&, std::optional<double>);
+
+Tensor lolcats_operator(const LolcatsArguments& in) {
+  const LolcatsRule rule{in.window, value_of(lolcats_layouts(), in.layout, "[lolcats] layout"),
+                         value_of(lolcats_mixtures(), in.mixture, "[lolcats] mixture"), in.scale, in.softcap};
+  return lolcats(in.q, in.k, in.v, in.phi_q, in.phi_k, in.window_factor, rule, in.cu_seqlens);
 }
 
 }  // namespace
@@ -314,7 +324,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "lolcats(Tensor q, Tensor k, Tensor v, Tensor phi_q, Tensor phi_k, Tensor window_factor, *, int window, "
       "str layout=\"sliding\", str mixture=\"lolcats\", float? scale=None, Tensor? cu_seqlens=None, "
       "float? softcap=None) -> Tensor",
-      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, lolcats_operator));
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, gathered<LolcatsSignature, lolcats_operator>));
 }
 
 }  // namespace cortado

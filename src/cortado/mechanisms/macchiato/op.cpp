@@ -70,17 +70,26 @@ PastKeys past_keys(const Tensor& window_k, const Tensor& v, bool causal, const O
   return {k_before, v_before, checked_integers(*length, "[macchiato] past_length", 0, sizes['P'])};
 }
 
-TensorTuple<4> macchiato_operator(const Tensor& query_logits, const Tensor& key_logits, const Tensor& v,
-                                  const Tensor& window_q, const Tensor& window_k, int64_t window,
-                                  std::optional<double> scale, bool causal, const OptionalTensor& past_k,
-                                  const OptionalTensor& past_v, const OptionalTensor& past_length,
-                                  const OptionalTensor& state, const OptionalTensor& normalizer,
-                                  const OptionalTensor& maximum, const OptionalTensor& cu_seqlens) {
-  const MacchiatoOptions options{{.window = window, .causal = causal, .scale = scale, .cu_seqlens = cu_seqlens},
-                                 {state, normalizer, maximum}};
-  const PastKeys past = past_keys(window_k, v, causal, past_k, past_v, past_length, cu_seqlens);
-  const JoinedKeys keys = join_past(past, window_k, v, cu_seqlens, UnusedPlaces::kKeepBehind);
-  const LatteResult result = macchiato(query_logits, key_logits, v, window_q, keys, options);
+// In the order of the schema.
+struct MacchiatoArguments {
+  const Tensor &query_logits, &key_logits, &v, &window_q, &window_k;
+  int64_t window;
+  std::optional<double> scale;
+  bool causal;
+  const OptionalTensor &past_k, &past_v, &past_length, &state, &normalizer, &maximum, &cu_seqlens;
+};
+using MacchiatoSignature = TensorTuple<4>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                          int64_t, std::optional<double>, bool, const OptionalTensor&,
+                                          const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                                          const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
+
+TensorTuple<4> macchiato_operator(const MacchiatoArguments& in) {
+  const MacchiatoOptions options{
+      {.window = in.window, .causal = in.causal, .scale = in.scale, .cu_seqlens = in.cu_seqlens},
+      {in.state, in.normalizer, in.maximum}};
+  const PastKeys past = past_keys(in.window_k, in.v, in.causal, in.past_k, in.past_v, in.past_length, in.cu_seqlens);
+  const JoinedKeys keys = join_past(past, in.window_k, in.v, in.cu_seqlens, UnusedPlaces::kKeepBehind);
+  const LatteResult result = macchiato(in.query_logits, in.key_logits, in.v, in.window_q, keys, options);
   return {result.o, result.state, result.normalizer, result.maximum};
 }
 
@@ -153,7 +162,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       "float? scale=None, bool causal=True, Tensor? past_k=None, Tensor? past_v=None, Tensor? past_length=None, "
       "Tensor? state=None, Tensor? normalizer=None, Tensor? maximum=None, Tensor? cu_seqlens=None) -> (Tensor o, "
       "Tensor state, Tensor normalizer, Tensor maximum)",
-      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, macchiato_operator));
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, gathered<MacchiatoSignature, macchiato_operator>));
 }
 
 }  // namespace cortado

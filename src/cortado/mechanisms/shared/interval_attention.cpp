@@ -57,13 +57,12 @@ class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
  public:
   // q, k, v [B,H,T,*], all of one type.
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& begin, const Tensor& end, double scale, double softcap, int64_t chunk) {
-    const IntervalSizes sizes{scale, softcap, chunk};
+                               const Tensor& begin, const Tensor& end, const IntervalSizes& sizes) {
     const int64_t tokens = q.size(2);
     Tensor o = at::zeros({q.size(0), q.size(1), tokens, v.size(3)}, v.options());
     Tensor sum = at::zeros({q.size(0), q.size(1), tokens, 1}, v.options());
     Tensor maximum = at::full_like(sum, -kInfinity);
-    for_each_pair(begin, end, tokens, k.size(2), chunk,
+    for_each_pair(begin, end, tokens, k.size(2), sizes.chunk,
                   [&](int64_t query, int64_t queries, int64_t key, int64_t keys, const Tensor& from, const Tensor& to) {
                     const Tensor scores =
                         score_pair(q.narrow(2, query, queries), k.narrow(2, key, keys), from, to, key, sizes).scores;
@@ -79,9 +78,9 @@ class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
     o.div_(sum.masked_fill(sum == 0, 1));
     const Tensor lse = maximum + sum.log();  // -inf for queries that see no key
     ctx->save_for_backward({q, k, v, begin, end, o, lse});
-    ctx->saved_data["scale"] = scale;
-    ctx->saved_data["softcap"] = softcap;
-    ctx->saved_data["chunk"] = chunk;
+    ctx->saved_data["scale"] = sizes.scale;
+    ctx->saved_data["softcap"] = sizes.softcap;
+    ctx->saved_data["chunk"] = sizes.chunk;
     return {o, lse};
   }
 
@@ -108,7 +107,7 @@ class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
                     dq.narrow(2, query, queries).add_(at::matmul(ds, kc));
                     dk.narrow(2, key, keys).add_(at::matmul(ds.transpose(2, 3), qc));
                   });
-    return {dq, dk, dv, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+    return {dq, dk, dv, Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -120,8 +119,8 @@ TensorTuple<2> interval_attention(const Tensor& q, const Tensor& k, const Tensor
   const int64_t heads = q.size(2);
   auto by_head = [&](const Tensor& x) { return expand_heads(x.to(type), heads).transpose(1, 2).contiguous(); };
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
-  const auto results = IntervalAttention::apply(by_head(q), by_head(k), by_head(v), options.begin, options.end, scale,
-                                                options.softcap.value_or(0), options.chunk);
+  const auto results = IntervalAttention::apply(by_head(q), by_head(k), by_head(v), options.begin, options.end,
+                                                IntervalSizes{scale, options.softcap.value_or(0), options.chunk});
   return {results[0].transpose(1, 2).to(v.scalar_type()), results[1].squeeze(3).transpose(1, 2)};
 }
 

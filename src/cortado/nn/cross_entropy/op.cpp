@@ -81,11 +81,17 @@ int64_t logits_at_once(const Head& head, const Tensor& hidden) {
   return int64_t{1} << (few_bytes ? 28 : 26);
 }
 
+struct Wanted {
+  std::optional<double> softcap;
+  int64_t chunk;  // logits at once; 0: as many as suit the device
+  bool differentiate;
+};
+
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
-                        const OptionalTensor& bias, const Tensor& targets, std::optional<double> softcap, int64_t chunk,
-                        bool differentiate) {
+                        const OptionalTensor& bias, const Tensor& targets, const Wanted& wanted) {
+    const auto& [softcap, chunk, differentiate] = wanted;
     const auto type = wide_type(hidden);
     const Head head{weight, bias, softcap, type};
     Gradients gradients;
@@ -119,12 +125,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     };
     fail_input_if(at::GradMode::is_enabled(), "[linear_cross_entropy] cannot be differentiated twice");
     const bool bias = context->saved_data["bias"].toBool();
-    return {scaled("hidden_gradient"),
-            scaled("weight_gradient"),
-            bias ? scaled("bias_gradient") : Tensor(),
-            Tensor(),
-            Tensor(),
-            Tensor(),
+    return {scaled("hidden_gradient"), scaled("weight_gradient"), bias ? scaled("bias_gradient") : Tensor(), Tensor(),
             Tensor()};
   }
 };
@@ -143,7 +144,7 @@ Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Op
   const Tensor rows = all ? hidden : hidden.index({counted});
   const Tensor wanted = all ? targets : targets.index({counted});
   const bool differentiate = at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
-  const Tensor total = LinearCrossEntropy::apply(rows, weight, bias, wanted, softcap, chunk, differentiate);
+  const Tensor total = LinearCrossEntropy::apply(rows, weight, bias, wanted, Wanted{softcap, chunk, differentiate});
   return total / static_cast<double>(std::max<int64_t>(1, count));
 }
 

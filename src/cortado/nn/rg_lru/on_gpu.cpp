@@ -54,12 +54,12 @@ struct Call {
 
 class RgLruFunction : public torch::autograd::Function<RgLruFunction> {
  public:
-  static variable_list forward(AutogradContext* context, const Tensor& r, const Tensor& i, const Tensor& x,
-                               const Tensor& slope, const Tensor& r_bias, const Tensor& i_bias, const Tensor& first,
-                               double largest_slope) {
-    context->save_for_backward({r, i, x, slope, r_bias, i_bias, first});
+  // `all`: the tensors of RgLruInputs in their order.
+  static variable_list forward(AutogradContext* context, at::TensorList all, double largest_slope) {
+    context->save_for_backward(all.vec());
     context->saved_data["largest_slope"] = largest_slope;
-    const RgLruWrites made = rg_lru_on_gpu({r, i, x, slope, r_bias, i_bias, first}, cuda::machine_of(x));
+    const RgLruWrites made =
+        rg_lru_on_gpu({all[0], all[1], all[2], all[3], all[4], all[5], all[6]}, cuda::machine_of(all[2]));
     return {made.log_a, made.b};
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -126,7 +126,8 @@ RgLruDerivatives rg_lru_gradient_on_gpu(const RgLruInputs& inputs, const Tensor&
 }
 
 RgLruWrites rg_lru_gates(const RgLruInputs& in, double largest_slope) {
-  const auto made = RgLruFunction::apply(in.r, in.i, in.x, in.slope, in.r_bias, in.i_bias, in.first, largest_slope);
+  const Tensors all = {in.r, in.i, in.x, in.slope, in.r_bias, in.i_bias, in.first};
+  const auto made = RgLruFunction::apply(at::TensorList(all), largest_slope);
   return {made[0], made[1]};
 }
 
