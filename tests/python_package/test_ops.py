@@ -8,7 +8,7 @@ import torch
 import cortado.ops
 
 # Of models and tests, not of mathematics: cortado.nn and cortado.models are how these are used.
-OTHERS = {"config", "inner", "mechanisms", "part", "part_calling", "part_places", "part_zero_state", "save_weights"}
+OTHERS = {"asked_settings", "config", "inner", "mechanisms", "part", "part_calling", "part_places", "part_zero_state", "save_weights"}
 
 
 def schemas():

@@ -49,8 +49,8 @@ GateTrace summary(const at::Tensor& norm, const at::Tensor& decay) {
   return {norm, decay.mean(-1), decay.amin(-1), decay.amax(-1)};
 }
 
-// By the definition: S_t = a_t S_{t-1} + k_t v_t', and for a delta rule S_t = a_t S_{t-1} + k_t beta_t (v_t - (a_t
-// S_{t-1})'k_t)'.
+// Recomputes a scan's states token by token and returns their norms and decays. S_t = a_t S_{t-1} + k_t v_tᵀ; for a
+// delta rule S_t = a_t S_{t-1} + beta_t k_t (v_t - (a_t S_{t-1})ᵀ k_t)ᵀ.
 GateTrace trace_scan(const OperatorCall& call) {
   const at::Tensor k = call.tensor("k"), v = call.tensor("v"), g = call.tensor("g"), beta = call.tensor("beta");
   int64_t heads = std::max(k.size(2), v.size(2));

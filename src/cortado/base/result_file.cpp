@@ -79,7 +79,7 @@ void ResultFile::write(const std::string& text) {
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       const std::string reason = std::strerror(errno);
-      // Best effort: the next program that opens the file cuts off an unfinished line.
+      // Removes the unfinished line. If that fails too, whoever opens the file next removes it.
       [[maybe_unused]] const int cut = ::ftruncate(file_.number(), static_cast<off_t>(size_));
       throw Failure(concat("[", path_, "] cannot be written: ", reason));
     }

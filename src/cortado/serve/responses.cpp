@@ -99,10 +99,10 @@ struct Responses::Turn {
   size_t model = 0;
   std::string instructions;
   std::vector<ChatMessage> input;  // of this turn
-  // From the previous turns:
+  // Restored from the previous response by read_history(); empty in a first turn.
   std::vector<ChatMessage> messages = {};
   std::vector<int32_t> tokens = {};
-  size_t head = 0, head_messages = 0;  // tokens and messages of the first turn's prompt
+  size_t head = 0, head_messages = 0;  // numbers of tokens and of messages in the first turn's prompt
   std::string old_instructions = {};
   bool ended = true;  // whether the last answer closed its turn
   StateCache::Found snapshot = {};

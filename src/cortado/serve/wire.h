@@ -124,7 +124,7 @@ std::string text_of_prompt(const ServedModel& served, const std::vector<int32_t>
 // alternatives.
 Json token_scores(const ServedModel& served, const std::vector<ScoredToken>& scores);
 
-// Returns a random id: `prefix`, as "chatcmpl-", and 24 digits and letters.
+// Returns a random id: `prefix`, such as "chatcmpl-", and 24 digits and letters.
 std::string new_id(const std::string& prefix);
 // Serialises JSON. Bytes that are not UTF-8, which a byte-level model may generate, become U+FFFD.
 std::string dump(const Json& json);

@@ -173,7 +173,7 @@ const Field kFields[] = {
     only("penalty_alpha", kCalls, "[0]"), only("guidance_scale", kCalls, "[1]"), only("cfg_scale", kCalls, "[1]"),
     only("negative_prompt", kCalls, R"([""])"), only("watermark", kCalls, "[false]"),
     only("lora", kCalls, "[[]]"), only("lora_path", kCalls, R"([""])"),
-    // The prompt.
+    // Fields that would change the prompt: accepted only at values that change nothing.
     only("echo", kChat | kResponse, "[false]"), only("add_special_tokens", kChat, "[false]"),
     only("add_generation_prompt", kChat, "[true]"), only("continue_final_message", kChat, "[false]"),
     only("documents", kChat, "[[]]"), only("template", kWriting, R"([""])"), only("system", kWriting, R"([""])"),
