@@ -76,8 +76,8 @@ struct GpuRest {
   GpuTimed k, e, dv, beta;      // beta: as in GpuDelta
   GpuTimed held, lost, gained;  // 16-bit [B, T, heads, K]: S dv, then R read by dv, and by do
   GpuTimed dk;                  // 16-bit
-  GpuTimed dk_gates;  // one gate per channel: dk + `held`, from which the gates' gradient is made
-  float* dbeta;       // [B, T, heads]
+  GpuTimed dk_gates;            // one gate per channel: dk + `held`, from which the gates' gradient is made
+  float* dbeta;                 // [B, T, heads]
   float inverse_scale;
   int tokens, heads, keys, values;
 };

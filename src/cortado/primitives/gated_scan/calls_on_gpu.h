@@ -333,9 +333,9 @@ class Calls {
 template <typename Walks>
 FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptions& options,
                              const std::vector<int64_t>* bounds) {
-  const bool keys_side = options.want_y;  // with a bonus a token reads the state before its gate
+  const bool keys_side = options.want_y;  // the side computed first: dy, with the transposed state, or dw
   const bool reverse = options.reverse;
-  const int next = in.bonus.defined() ? 0 : reverse ? -1 : 1;  // with a bonus a token reads the state before its own gate
+  const int next = in.bonus.defined() ? 0 : reverse ? -1 : 1;  // with a bonus a token reads the state before its gate
   const bool backward = options.want_rest;
   const Tensor y = backward || !keys_side ? or_zeros(in.y, in.x) : in.y;
   const Tensor w = backward || keys_side ? or_zeros(in.w, in.v) : in.w;

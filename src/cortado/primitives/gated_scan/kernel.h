@@ -8,8 +8,7 @@ namespace cortado::gated {
 // The form L of form.h. A derivative is computed if memory for it is given.
 struct ScanKernel {
   int64_t rows, tokens, heads, keys, values;
-  const int64_t* bounds =
-      nullptr;  // packed: row n is tokens bounds[n] .. bounds[n + 1] of the only batch row
+  const int64_t* bounds = nullptr;  // packed: row n is tokens bounds[n] .. bounds[n + 1] of the only batch row
   bool reverse = false;
 
   // Inputs. y and w are multiplied by their factors when read. g: [B,T,h,K] if gate_per_channel, else [B,T,h].

@@ -9,24 +9,22 @@ namespace cortado::latent {
 using cuda::GpuTimed;
 
 // Let M_t be the running maximum of the logits, N_t = sum of e^(theta_s - M_t) over s <= t, and p_t the weights of the
-// latents. With one reference M per chunk, W_s = e^(theta_s - M) and U_t = p_t e^(M - M_t) / N_t. All kernels walk
-// through
+// latents. With one reference M per chunk, W_s = e^(theta_s - M) and U_t = p_t e^(M - M_t) / N_t. Every kernel computes
 //   o_t = q_t S + (q k^T, s <= t) v        S <- S + k^T v
 // like the gated scan without gates. At the start of a chunk S is rescaled per latent to the chunk's M.
 //   task          q        k     v     S            o is then
 //   read          U        W     v     [L, V]       the output
-//   weights       do       v     W     [V, L]       times 1 / N: w, the derivative by p; with keys as v and queries as do: scores
+//   weights       do       v     W     [V, L]       divided by N: w, the derivative by p; scores if v = keys, do = queries
 //   values        W        U     do    [L, V]       dv                                in reverse, from the last token on
 //   logits        v        do    U     [V, L]       W (o - D), dtheta; D_s = sum of U_t w_t over t >= s      in reverse
 struct GpuLatte {
   gated::GpuScan scan;  // q, k, v, o as above, with p (or its logits) and theta for U and W; parts as in GpuScan
-  GpuTimed theta;       // 16-bit
+  GpuTimed theta;       // 16-bit, for `logits`
   GpuTimed weights;     // w, for `logits`
   const float *normalizer, *maximum;  // [rows, parts, heads, L], before the first chunk of the walk, or null: 0, -inf.
                                       // In reverse D, and the reference of S and D
   float *last_normalizer, *last_maximum;  // like these, behind the last chunk, or null: not wanted
-  float*
-      carries;  // [chunks, heads, 2, L]: N and M before each chunk; written by `weights`, read by reverse walks
+  float* carries;  // [chunks, heads, 2, L]: N and M before each chunk; written by `weights`, read by reverse walks
   float* scratch;  // [blocks, kGpuScratch]: for chunks with steep logits
   int softmax;     // `read`: q has logits
   int latents;
@@ -52,7 +50,7 @@ struct GpuQueryGradient {
 };
 
 constexpr int kGpuWarps = gated::kGpuThreads / 32;
-constexpr int kGpuFloatRow = 72;  // a row of [tokens, 64] floats: 64 and a padding that puts four rows into different banks
+constexpr int kGpuFloatRow = 72;  // floats per row of [tokens, 64]: padded to put four rows into different banks
 // Per block, for chunks whose logits rise by more than kSteep: log-sums [64, 128], pairs [64, 64], outputs [64, 64].
 constexpr int kGpuScratch = 64 * (128 + 64 + 64);
 constexpr float kSteep = 70.0f;  // e^70 is finite in every type that is used

@@ -12,7 +12,7 @@ using cuda::GpuTimed;
 // away. window 0: no limit.
 struct GpuAttention {
   GpuTimed q, k, v, o;                 // 16-bit
-  float *lse, *row_max, *denominator;  // [B, queries, heads]: log of the sum, largest score, sum of exp(score - largest)
+  float *lse, *row_max, *denominator;  // [B, queries, heads]: log-sum-exp, largest score, sum of exp(score - largest)
   const long long *query_bounds, *key_bounds;  // packed, or null
   const long long* first_key;                  // [B], the first valid key, or null
   int rows, queries, keys, heads;              // packed: totals over all rows
