@@ -4,7 +4,6 @@
 // each segment's start and, in a backward, the gradient of the state at its end. This pass is parallel over independent
 // blocks of the state's rows or columns. A second pass then computes every segment on its own. All operations happen in
 // the order of one thread's, so that the results are bit-identical.
-// on it.
 #pragma once
 
 #include <string.h>

@@ -14,7 +14,7 @@ using cuda::GpuTimed;
 // like the gated scan without gates. At the start of a chunk S is rescaled per latent to the chunk's M.
 //   task          q        k     v     S            o is then
 //   read          U        W     v     [L, V]       the output
-//   weights       do       v     W     [V, L]       divided by N: w, the derivative by p; scores if v = keys, do = queries
+//   weights       do       v     W     [V, L]       / N: w, the derivative by p; scores if v = keys, do = queries
 //   values        W        U     do    [L, V]       dv                                in reverse, from the last token on
 //   logits        v        do    U     [V, L]       W (o - D), dtheta; D_s = sum of U_t w_t over t >= s      in reverse
 struct GpuLatte {
