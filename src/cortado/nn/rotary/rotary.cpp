@@ -25,8 +25,7 @@ Tensor make_frequencies(int64_t channels, const Rotary& rotary, const at::Tensor
                   " channels need ", channels / 2, " factors, got ", scaling.factors.size());
     return plain / at::tensor(scaling.factors, at::kDouble).to(options.device());
   }
-  const Tensor turns =
-      plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // turns per original context
+  const Tensor turns = plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // per original context
   const Tensor kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp_(0, 1);
   return plain * (kept + (1 - kept) / scaling.factor);
 }
@@ -125,9 +124,8 @@ Tensor rotary_frequencies(int64_t channels, const Rotary& rotary, at::Device dev
 
 RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
   fail_input_if(head_dim < 2 || head_dim % 2 != 0, "[rotary] the head size must be even, got ", head_dim);
-  const bool kept =
-      positions.is_cpu() && positions.stride(0) != 0 &&
-      positions.numel() <= kMostKeptAngles / (head_dim / 2);  // a larger table is recomputed by every layer
+  const bool kept = positions.is_cpu() && positions.stride(0) != 0 &&
+                    positions.numel() <= kMostKeptAngles / (head_dim / 2);  // else every layer computes it
   if (!kept) return make_table(positions, head_dim, rotary, type);
   thread_local LastTable last;
   if (!last.serves(positions, head_dim, rotary, type)) {
