@@ -6,8 +6,8 @@
 
 namespace cortado {
 
-// On from here to the end of the block when `dtype` is kBFloat16 or kHalf; nothing for others. Weights and optimiser
-// stay float32.
+// Enables autocast until the end of the block if `dtype` is kBFloat16 or kHalf; does nothing for other types. Weights
+// and optimiser stay float32.
 class Autocast {
  public:
   Autocast(at::Device device, at::ScalarType dtype)
@@ -35,8 +35,8 @@ class Autocast {
   at::ScalarType former_ = at::kFloat;
 };
 
-// x for products that have kernels for short types alone: on a GPU under autocast float32 is rounded to autocast's type,
-// once, and not by everything that reads it. Elsewhere x itself.
+// x for matrix products whose kernels take 16-bit types only. On a GPU under autocast, float32 is rounded to autocast's
+// type once here instead of by every reader. Elsewhere returns x.
 inline at::Tensor for_products(const at::Tensor& x) {
   const bool rounds = x.is_cuda() && x.scalar_type() == at::kFloat && at::autocast::is_autocast_enabled(at::kCUDA);
   return rounds ? x.to(at::autocast::get_autocast_dtype(at::kCUDA)) : x;

@@ -14,7 +14,7 @@ Tensor Batch::positions(const Tensor& x, const OptionalTensor& start) const {
     if (!start) return count.unsqueeze(0).expand({x.size(0), tokens});
     return start->unsqueeze(1) + count.unsqueeze(0);
   }
-  // Every token of sequence n is shifted by start[n] - cu_seqlens[n].
+  // The tokens of sequence n are shifted by start[n] - cu_seqlens[n].
   const Tensor bounds = cu_seqlens->to(options);
   Tensor shift = -bounds.slice(0, 0, -1);
   if (start) shift = shift + *start;

@@ -1,4 +1,4 @@
-// What every layer needs to know about the tokens of one call.
+// Describes the tokens of one call, for every layer.
 #pragma once
 
 #include "cortado/primitives/types.h"
@@ -8,44 +8,45 @@ namespace cortado {
 class Relay;          // models/relay.h
 class SequenceParts;  // parallel/sequence_parts.h
 
-// A call's tokens: dense [B, T, D], or packed (B = 1) sequences one after the other, bounded by cu_seqlens.
-// There are never pad tokens: a padded batch is packed at the model's door (pack_padded).
+// The tokens of a call: dense [B, T, D], or packed sequences (B = 1) one after the other, bounded by cu_seqlens. There
+// are never pad tokens: the model removes padding on entry (pack_padded).
 struct Batch {
   OptionalTensor cu_seqlens;  // int64 [N+1], first 0, last T; none = dense
-  bool training = false;      // dropout acts
-  // Of sequences that lie over several processes: who brings states from one to another, the tokens that lie before this
-  // part's, and how many the shortest part has.
+  bool training = false;      // enables dropout
+  // For sequences that are split over several processes: the relay that passes states between them, the number of
+  // tokens before this process's part, and the length of the shortest part.
   const Relay* relay = nullptr;
   int64_t before = 0;
   int64_t shortest = 0;
-  // Of them, for a mixer whose states compose (Mixer::joining): where it has from what other processes know.
+  // Likewise, for a mixer whose states compose (Mixer::joining): gives access to what other processes know.
   const SequenceParts* parts = nullptr;
 
-  // Rows that a state has for a call on x: N packed sequences, else B.
+  // Rows of a state for a call on x: N for packed sequences, else B.
   int64_t rows(const Tensor& x) const { return cu_seqlens ? cu_seqlens->size(0) - 1 : x.size(0); }
 
-  // Position of every token, int64 [B, T], counted from `start` (int64 [rows], tokens seen before; none = 0).
+  // Returns the position of every token, int64 [B, T], counted from `start` (int64 [rows], tokens seen before; none =
+  // 0).
   Tensor positions(const Tensor& x, const OptionalTensor& start = {}) const;
 
-  // What comes before x [B,T,D] of it, `count` tokens: `start` [rows,count,D], or of the process before its last ones.
+  // Returns the `count` tokens that precede x [B,T,D]: `start` [rows,count,D], or the last ones of the process before.
   OptionalTensor tail_before(const Tensor& x, const OptionalTensor& start) const;
 
-  // Tokens that this call adds to each row: int64 [rows].
+  // Returns the number of tokens that this call adds to each row, int64 [rows].
   Tensor lengths(const Tensor& x) const;
 };
 
-// A padded batch without its padding: tokens [1, lengths.sum()], and the Batch that goes with them.
+// A padded batch with its padding removed: tokens [1, lengths.sum()], and the Batch that describes them.
 struct Packed {
   Tensor tokens;
   Batch batch;
 };
 
-// tokens [B, T] (or numbers [B, T, C]) with row b's tokens in its first lengths[b] places (0 <= lengths[b] <= T; int64 [B]), the padding
-// behind them. A packed prefill gives every sequence its own row of the state, also the empty ones, so that decoding
-// goes on as a dense batch [B, 1]. Lengths out of range are an InputError.
+// Packs tokens [B, T] (or numbers [B, T, C]). Row b has its tokens in its first lengths[b] places (0 <= lengths[b] <=
+// T; int64 [B]), the padding behind them. After a packed prefill every sequence, even an empty one, has its own row of
+// the state, so decoding continues as a dense batch [B, 1]. InputError: lengths out of range.
 Packed pack_padded(const Tensor& tokens, const Tensor& lengths);
 
-// packed [1, T, ...]: the entries of each sequence's last token, [N, ...]; an empty sequence is an InputError.
+// Returns the entries of each sequence's last token, [N, ...], from packed [1, T, ...]. InputError: an empty sequence.
 Tensor last_of_each(const Tensor& packed, const Batch& batch);
 
 }  // namespace cortado

@@ -12,12 +12,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What compose() is asked for, but for the tensors.
+// The arguments of compose(), except the tensors.
 struct Formula : torch::CustomClassHolder {
   std::function<Composition(const Tensors&)> f;
   SequenceParts::Decay kind;
-  size_t timed;    // so many of the inputs have a piece for each piece of the tokens
-  int64_t length;  // tokens of a piece
+  size_t timed;    // number of inputs that are cut into pieces of tokens
+  int64_t length;  // tokens per piece
 
   Tensors piece(const Tensors& inputs, int64_t first) const {
     Tensors some = inputs;
@@ -27,7 +27,7 @@ struct Formula : torch::CustomClassHolder {
     return some;
   }
 
-  // Two for each piece, decay and own.
+  // Composes the pieces, each with two tensors: decay and own.
   Composition fold(const Tensors& pieces) const {
     Composition all{pieces[0], pieces[1]};
     for (size_t i = 2; i < pieces.size(); i += 2) {
@@ -43,7 +43,7 @@ Tensors as_leaves(const Tensors& x, const std::function<bool(size_t)>& learned) 
   return leaves;
 }
 
-// The gradients of those leaves that have one, undefined for others; of the outputs, some may depend on none of them.
+// Returns the gradients of the leaves that require one, undefined for the others. Some outputs may depend on no leaf.
 Tensors gradients_of(const Tensors& outputs, const Tensors& gradients, const Tensors& leaves) {
   Tensors depending, theirs, wanted;
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -1,4 +1,4 @@
-// What the tokens of a part of a sequence make of any state before them.
+// The map by which a part of a sequence changes any state before it.
 #pragma once
 
 #include <functional>
@@ -7,26 +7,26 @@
 
 namespace cortado {
 
-// S -> decay S + own.
+// The map S -> decay S + own.
 struct Composition {
   Tensor decay, own;
 
-  // The state before the part, `start` being the first part's.
+  // Returns the state before this process's part; `start` is the state before the first part.
   Tensor before(const SequenceParts& parts, const Tensor& start,
                 SequenceParts::Decay kind = SequenceParts::Decay::kFactors) const {
     return parts.state_before(decay, own, start, kind);
   }
 };
 
-// exp Σ_{s>=t} g_s for t = 0..T: what the tokens from t on leave of what was there before them, at T 1. Logarithms g
-// [B,T,...], -inf allowed -> [B,T+1,...].
+// Returns exp Σ_{s>=t} g_s for t = 0..T, the factor that tokens t and later apply to the state before them (1 at T).
+// Logs g [B,T,...], -inf allowed -> [B,T+1,...].
 inline Tensor left_of_decays(const Tensor& g) {
   return at::cat({g.flip(1).cumsum(1).flip(1).exp(), at::ones_like(g.narrow(1, 0, 1))}, 1);
 }
 
-// f({timed..., fixed...}) for pieces of the tokens, dimension 1 of `timed`, composed: f, a function of these tensors
-// alone, computes in the types that they have whatever autocast says. In the backward it is computed again, so that no
-// more than some MiB (timed[0] being the largest) are held beside the inputs. Differentiating twice is an error.
+// Composes f({timed..., fixed...}) over pieces of the tokens, dimension 1 of `timed`. f depends on these tensors only
+// and computes in their types whatever autocast says. The backward recomputes f, so that at most some MiB are held
+// besides the inputs (timed[0] being the largest). Differentiating twice is an error.
 Composition compose(const Tensors& timed, const Tensors& fixed, SequenceParts::Decay kind,
                     std::function<Composition(const Tensors&)> f);
 

@@ -7,24 +7,24 @@
 namespace cortado {
 namespace {
 
-// More tokens a chunk: larger Toeplitz matrices, fewer states.
+// Longer chunks mean larger Toeplitz matrices and fewer states.
 constexpr int64_t kChunk = 64;
 
-// In the matrices a state is S real numbers: N, or 2N with a complex one as (real, imaginary). x [D,N,C] -> [D,S,C].
+// In the matrices a state is S real numbers: N, or 2N if complex, as (real, imaginary). x [D,N,C] -> [D,S,C].
 Tensor state_rows(const Tensor& x) { return x.is_complex() ? at::view_as_real(x).transpose(2, 3).flatten(1, 2) : x; }
 
-// The S numbers by which those of a state are multiplied to give Re(x h). x [D,N,C] -> [D,C,S].
+// Returns the S factors of a state's real numbers that give Re(x h). x [D,N,C] -> [D,C,S].
 Tensor reading_rows(const Tensor& x) { return state_rows(at::conj_physical(x)).transpose(1, 2); }
 
-// e^z. In parts: ATen's exponential of complex numbers calls the C library once for each, a tenth as fast.
+// e^z, by parts: ATen's complex exponential calls the C library per element and is ten times slower.
 Tensor exp_of(const Tensor& z) {
   if (!z.is_complex()) return z.exp();
   const Tensor size = at::real(z).exp(), angle = at::imag(z);
   return at::complex(size * angle.cos(), size * angle.sin());
 }
 
-// a^0 .. a^{count-1} [D,N,count] of a = exp(rate). As a^{rm} a^j, r about √count: an exponential costs as much as many
-// products.
+// Returns a^0 .. a^{count-1} [D,N,count] for a = exp(rate), as a^{rm} a^j with r about √count: one exponential costs as
+// much as many products.
 Tensor powers_of(const Tensor& rate, int64_t count) {
   const auto r = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));
   const auto type = at::toRealValueType(rate.scalar_type());
@@ -32,28 +32,28 @@ Tensor powers_of(const Tensor& rate, int64_t count) {
   return (exp_of(lags * r).unsqueeze(3) * exp_of(lags).unsqueeze(2)).flatten(2).narrow(2, 0, count);
 }
 
-// What `length` tokens of every channel do.
+// The matrices for `length` tokens of every channel.
 struct ChunkMatrices {
   int64_t length;  // C
-  Tensor log_a;    // of one token, [D·N]
+  Tensor log_a;    // per token, [D·N]
   Tensor inside;   // [D,C,C]: y_i from u_s, K_{i-s}
   Tensor writes;   // [D,S,C]: the state after the chunk from u_s, input a^{C-1-s}
   Tensor reads;    // [D,C,S]: y_i from the state before the chunk, read a^{i+1}
 
   ChunkMatrices(const ChannelSystem& system, int64_t tokens) : length(tokens) {
-    // exp(-1e6) is 0 as well, and -inf times the lag 0 would be nan.
+    // exp(-1e6) is 0, too; -inf times the lag 0 would be nan.
     const Tensor rate = system.log_a.is_complex() ? system.log_a : system.log_a.clamp_min(-1e6);
     const Tensor powers = powers_of(rate, length + 1);
     const Tensor read = system.read.unsqueeze(2), falling = powers.narrow(2, 0, length).flip(2);
     log_a = rate.flatten();
     writes = state_rows(system.input.defined() ? falling * system.input.unsqueeze(2) : falling);
     reads = reading_rows(powers.narrow(2, 1, length) * read);
-    // K_{C-1} .. K_0 and C-1 zeros: the C windows on them are the Toeplitz matrix's rows, the last one first.
+    // K_{C-1} .. K_0 followed by C-1 zeros: its C windows are the rows of the Toeplitz matrix, the last one first.
     const Tensor response = at::bmm(reading_rows(read), writes).squeeze(1);
     inside = at::constant_pad_nd(response, {0, length - 1}).unfold(1, length, 1).flip(1);
   }
 
-  // The same for the chunk's first `tokens` tokens alone.
+  // The matrices for only the first `tokens` tokens of the chunk.
   ChunkMatrices first(int64_t tokens) const {
     ChunkMatrices part = *this;
     part.length = tokens;
@@ -64,7 +64,7 @@ struct ChunkMatrices {
   }
 };
 
-// u [B,n·C,D] in n chunks, from `state` [B,D·N], which is left at its last value.
+// Computes u [B,n·C,D] in n chunks. `state` [B,D·N] is updated to its last value.
 Tensor run_chunks(const ChunkMatrices& chunk, const Tensor& u, Tensor& state) {
   const int64_t batch = u.size(0), dim = u.size(2), count = u.size(1) / chunk.length;
   const Tensor columns =
@@ -72,7 +72,7 @@ Tensor run_chunks(const ChunkMatrices& chunk, const Tensor& u, Tensor& state) {
   const bool complex = state.is_complex();
   Tensor ends = at::bmm(chunk.writes, columns).view({dim, -1, batch, count}).permute({2, 3, 0, 1}).contiguous();
   ends = complex ? at::view_as_complex(ends.view({batch, count, -1, 2})) : ends.view({batch, count, -1});
-  // The exponential of a sum of logs: one rounding a chunk, not one a token.
+  // The exponential of a sum of logs, so that the state is rounded once per chunk instead of once per token.
   const Tensor decay = exp_of(chunk.log_a * chunk.length);
   std::vector<Tensor> starts;
   for (const Tensor& end : ends.unbind(1)) {
@@ -93,7 +93,7 @@ Tensor run_dense(const ChunkMatrices& chunk, const Tensor& u, Tensor& state) {
   return at::cat({before, run_chunks(chunk.first(rest), u.narrow(1, whole, rest), state)}, 1);
 }
 
-// One token: the recurrence itself.
+// Computes one token by the recurrence.
 Tensor run_step(const ChannelSystem& system, const Tensor& u, Tensor& state) {
   const Tensor inputs = u.transpose(1, 2), before = state.unflatten(1, system.log_a.sizes());  // [B,D,1], [B,D,N]
   const Tensor h = before * exp_of(system.log_a) + (system.input.defined() ? inputs * system.input : inputs);
@@ -101,7 +101,7 @@ Tensor run_step(const ChannelSystem& system, const Tensor& u, Tensor& state) {
   return at::real((h * system.read).sum(2)).unsqueeze(1);
 }
 
-// Every sequence from its row of h, which is left at its last value.
+// Computes every sequence from its row of h, which is updated to its last value.
 Tensor run_sequences(const ChannelSystem& system, const Tensor& u, const Batch& batch, Tensor& h, bool reverse) {
   if (u.size(1) == 0) return u;
   if (u.size(1) == 1 && !batch.cu_seqlens) return run_step(system, u, h);
@@ -139,7 +139,7 @@ Tensor channel_ssm(const ChannelSystem& system, const Tensor& u, const Batch& ba
 Discretized discretize(const Tensor& log_step, const Tensor& log_decay, const Tensor& frequency, at::ScalarType type) {
   const Tensor step = log_step.to(type).exp(), decay = log_decay.to(type).exp(), turn = frequency.to(type);
   const Tensor shrink = -decay * step, angle = turn * step;  // ΔΛ
-  // e^{ΔΛ} - 1 in parts that do not cancel where ΔΛ is small: cos(y) - 1 = -2 sin²(y/2).
+  // e^{ΔΛ} - 1, in a form that does not cancel for small ΔΛ: cos(y) - 1 = -2 sin²(y/2).
   const Tensor real = shrink.expm1() * angle.cos() - 2 * (angle / 2).sin().square();
   const Tensor imaginary = shrink.exp() * angle.sin();
   return {at::complex(shrink, angle), at::complex(real, imaginary) / at::complex(-decay, turn)};

@@ -1,4 +1,4 @@
-// The names that weights' types have on the command line and in files.
+// Names of the weights' types on the command line and in files.
 #pragma once
 
 #include <ATen/ATen.h>

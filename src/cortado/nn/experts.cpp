@@ -21,11 +21,11 @@ Experts::Experts(const FeedForwardOptions& each, const ExpertChoice& choice) : T
 Tensor Experts::forward(const Tensor& x) const {
   const Tensor tokens = x.reshape({-1, x.size(-1)});
   auto [weights, chosen] = at::softmax(widen(router_->forward(tokens)), -1).topk(choice_.per_token, -1);
-  // A weight over itself is 1, but the gradient of that would be what rounding leaves of 0, of which an optimiser that
-  // divides by its size makes steps as large as any.
+  // For one expert the normalised weight is 1. Its gradient would be a rounding error of 0, which an optimiser that
+  // divides by the gradient's size would turn into full-size steps.
   if (choice_.normalized) weights = choice_.per_token == 1 ? weights * 0 + 1 : weights / weights.sum(-1, true);
   Tensor y = shared_ ? at::sigmoid(shared_gate_->forward(tokens)) * shared_->forward(tokens) : at::zeros_like(tokens);
-  // Pairs of a token and one of its experts, by experts: what one of them has to do lies together.
+  // Pairs of a token and one of its experts, sorted by expert, so that each expert's rows are contiguous.
   const Tensor order = std::get<1>(chosen.flatten().sort(/*stable=*/true, 0, false));
   const Tensor counts = at::bincount(chosen.flatten(), {}, choice_.count).cpu();
   const Tensor of_token = order.div(choice_.per_token, "floor");
@@ -41,7 +41,7 @@ Tensor Experts::forward(const Tensor& x) const {
   }
   if (parts.empty()) return y.view(x.sizes());
   const Tensor routed = at::cat(parts);
-  // Under autocast a shared expert's output is short, and what was weighed is not.
+  // Under autocast a shared expert's output has 16 bits, and the weighted sum does not.
   const auto type = at::promote_types(y.scalar_type(), routed.scalar_type());
   return y.to(type).index_add(0, of_token, routed.to(type)).view(x.sizes());
 }

@@ -14,7 +14,7 @@ bool one_of(const std::string& kind, std::initializer_list<const char*> kinds) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-// 1, x/d^¼ and the products x_i x_j, i <= j, each pair once: half of the state that all d² products take.
+// 1, x/d^¼ and the products x_i x_j, i <= j, each pair once: half the state that all d² products would take.
 Tensor taylor_features(const Tensor& x) {
   const int64_t d = x.size(-1);
   const double root = std::sqrt(static_cast<double>(d));
@@ -38,7 +38,7 @@ Tensor orthogonal_features(int64_t rows, int64_t dim) {
   std::vector<Tensor> blocks;
   for (int64_t done = 0; done < rows; done += dim) {
     auto [q, r] = at::linalg_qr(at::randn({dim, dim}, at::kDouble));
-    // QR as LAPACK returns it prefers signs: without this factor the rows are not uniform and the estimate is biased.
+    // LAPACK's QR prefers certain signs. Without this factor the rows are not uniform and the estimate is biased.
     const Tensor uniform = q * at::sign(at::diagonal(r)).unsqueeze(0);
     blocks.push_back(uniform.t().narrow(0, 0, std::min(dim, rows - done)));
   }
@@ -55,7 +55,7 @@ FeatureMap::FeatureMap(std::string name, int64_t heads, int64_t head_dim, int64_
   } else if (kind == "t2r") {
     register_parameter(weight, "weight", at::empty({heads, features, head_dim}), Role::kMatrix);
     lecun_normal(weight, head_dim);
-  } else if (learned(kind)) {  // the softmax maps start from the first `features` coordinates themselves
+  } else if (learned(kind)) {  // the softmax maps start as the first `features` coordinates
     register_parameter(weight, "weight", at::eye(features, head_dim).repeat({heads, 1, 1}), Role::kMatrix);
   }
   if (one_of(kind, {"t2r", "hedgehog"})) register_parameter(bias, "bias", at::zeros({heads, features}), Role::kGain);
@@ -79,7 +79,7 @@ int64_t FeatureMap::size() const {
   return weight.size(1) * (one_of(kind, {"hedgehog", "lolcats", "hedgehog_exp"}) ? 2 : 1);
 }
 
-// Wx (+ b), [B,T,H,features].
+// Returns Wx (+ b), [B,T,H,features].
 Tensor FeatureMap::project(const Tensor& x) const {
   const Tensor y = at::einsum("bthd,hfd->bthf", {x, weight.to(x.scalar_type())});
   return bias.defined() ? y + bias.to(x.scalar_type()) : y;

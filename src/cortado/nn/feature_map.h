@@ -1,4 +1,4 @@
-// Feature maps φ of linear attention: what stands in place of the exponential.
+// Feature maps φ of linear attention, which replace the exponential of softmax attention.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace cortado {
 
-// x [B,T,H,d] -> φ(x) [B,T,H,F] in float32 (float64 for float64). What is learned or drawn is so per head:
+// x [B,T,H,d] -> φ(x) [B,T,H,F] in float32 (float64 for float64). Learned and drawn weights are per head:
 //
 //   elu           elu(x) + 1                                                      F = d
 //   relu          relu(x)                                                         F = d
@@ -21,22 +21,22 @@ namespace cortado {
 //   hedgehog_exp  [exp(Wx), exp(-Wx)]                                             F = 2·features
 //   performer     exp(ωx' - |x'|²/2)/√F, x' = x/d^¼: E[φ(q)·φ(k)] = exp(q·k/√d)   F = features
 //
-// The last three have no bound, so they are given as logits, log φ(x): what uses them works with differences of logits.
-// Performer's ω are rows of random orthogonal matrices with the lengths of Gaussian vectors, drawn once, a buffer. A
-// query's own |x'|²/2 cancels in a normalised sum, so `query` leaves it out.
+// The last three are unbounded, so forward returns their logits, log φ(x); callers work with differences of logits.
+// Performer's ω has rows of random orthogonal matrices, with the lengths of Gaussian vectors. It is drawn once and kept
+// as a buffer. A query's own |x'|²/2 cancels in a normalised sum, so `query` leaves it out.
 class FeatureMap : public Module {
  public:
   FeatureMap(std::string kind, int64_t heads, int64_t head_dim, int64_t features);
 
   static const std::vector<std::string>& kinds();
-  static bool learned(const std::string& kind);  // has parameters: queries and keys have a map each
+  static bool learned(const std::string& kind);  // has parameters: queries and keys each have their own map
   static bool sized(const std::string& kind);    // takes `features`
   static bool in_logits(const std::string& kind);
 
   int64_t size() const;  // F
   double flops_per_token() const { return sized(kind) ? 2.0 * static_cast<double>(weight.numel()) : 0.0; }
 
-  // φ(x), or log φ(x) where in_logits.
+  // Returns φ(x), or log φ(x) if in_logits.
   Tensor forward(const Tensor& x, bool query) const;
 
   std::string kind;
@@ -49,13 +49,13 @@ class FeatureMap : public Module {
   int64_t head_dim_;
 };
 
-// Of the maps t2r, hedgehog and lolcats what comes behind the matrix: y [..., f] -> [..., F]. Lolcats' least value is
-// the caller's to set.
+// For t2r, hedgehog and lolcats: maps the projected y [..., f] to features [..., F]. The caller applies lolcats' lower
+// bound.
 Tensor learned_features(const std::string& kind, const Tensor& y);
-inline constexpr double kLeastFeature = 1e-12;  // so that denominators are never 0
+inline constexpr double kLeastFeature = 1e-12;  // lower bound, so that denominators are never 0
 
-// `rows` random vectors of size `dim`: blocks of rows of orthogonal matrices, uniformly distributed, each row with the
-// length of a Gaussian vector of its own. [rows, dim]
+// Draws `rows` random vectors of size `dim`, [rows, dim]: rows of uniformly distributed orthogonal matrices, each
+// scaled to the length of an independent Gaussian vector.
 Tensor orthogonal_features(int64_t rows, int64_t dim);
 
 }  // namespace cortado

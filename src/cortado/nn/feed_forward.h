@@ -10,7 +10,7 @@
 
 namespace cortado {
 
-enum class Activation { kGeluTanh, kGelu, kSilu };  // kGelu: x·Φ(x) by erf; kGeluTanh: its tanh approximation
+enum class Activation { kGeluTanh, kGelu, kSilu };  // kGelu: x·Φ(x) by erf; kGeluTanh: the tanh approximation
 
 inline Tensor activate(const Tensor& x, Activation activation) {
   if (activation == Activation::kSilu) return at::silu(x);
@@ -25,17 +25,17 @@ struct FeedForwardOptions {
   bool bias = false;
 };
 
-// What a block has behind its mixer: x [..., D] -> [..., D], each token by itself.
+// The part of a block after its mixer: x [..., D] -> [..., D], token by token.
 class TokenMap : public Module {
  public:
   using Module::Module;
   virtual Tensor forward(const Tensor& x) const = 0;
-  // What it makes of x, added to the residual stream.
+  // Returns stream + forward(x), stream being the residual stream.
   virtual Tensor forward_onto(const Tensor& stream, const Tensor& x) const { return stream + forward(x); }
-  virtual double flops_per_token() const = 0;  // 2 per multiply-add
+  virtual double flops_per_token() const = 0;  // a multiply-add counts 2
 };
 
-// x [..., D]: plain  down(act(up x)),  gated (swiglu, geglu)  down(act(gate x) ⊙ up x).
+// x [..., D]. Plain: down(act(up x)); gated (swiglu, geglu): down(act(gate x) ⊙ up x).
 class FeedForward : public TokenMap {
  public:
   explicit FeedForward(const FeedForwardOptions& options) : TokenMap("FeedForward"), activation_(options.activation) {
@@ -63,13 +63,13 @@ class FeedForward : public TokenMap {
   }
 
  private:
-  // With weights of 8 or 4 bits a row's numbers do not depend on the rows beside it, and fast products wait for what lies
-  // between them: so many rows at a time keep that in the second-level cache.
+  // With 8- or 4-bit weights a row's result does not depend on the other rows, and the products are fast enough that
+  // memory traffic between them dominates. This many rows keep their activations in the second-level cache.
   static constexpr int64_t kRowsAtOnce = 288;
 
   Tensor forward_rows(const Tensor& x) const { return down_->forward(hidden(x)); }
 
-  // What the last map takes.
+  // Returns the input of the last map.
   Tensor hidden(const Tensor& x) const {
     if (!gate_) return activate(up_->forward(x), activation_);
     if (activation_ == Activation::kSilu) return gated_silu(x, *gate_, *up_);

@@ -1,4 +1,4 @@
-// How weights start. All draws come from torch's default generator.
+// Initial values of weights. All draws come from torch's default generator.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -10,8 +10,8 @@
 
 namespace cortado {
 
-// While one exists on this thread, the functions below leave tensors as they are: for models whose weights are about to
-// be read from a file, or only counted.
+// While an object exists on this thread, the functions below leave tensors unchanged: for models whose weights are
+// about to be read from a file, or only counted.
 class SkipInitialization {
  public:
   SkipInitialization();
@@ -23,7 +23,8 @@ class SkipInitialization {
   bool before_;
 };
 
-// While one exists torch's generator may be drawn from: it is left as it was. For modules whose first weights nobody wants.
+// Restores torch's generator when destroyed, so that draws meanwhile have no effect on later ones: for modules whose
+// first weights are not used.
 class KeptGenerator {
  public:
   KeptGenerator();
@@ -36,21 +37,21 @@ class KeptGenerator {
   Tensor state_;
 };
 
-// N(0, std²), in place and outside autograd.
+// Draws N(0, std²) in place, outside autograd.
 void draw_normal(Tensor& x, double std);
 
-// N(0, 1/fan_in).
+// Draws N(0, 1/fan_in) in place.
 void lecun_normal(Tensor& x, int64_t fan_in);
 
 struct InitializationOptions {
-  bool redraw = false;  // all Linear and Embedding weights N(0, std²), biases 0; otherwise they stay as they were made
+  bool redraw = false;  // draw all Linear and Embedding weights N(0, std²), biases 0; else keep them as constructed
   double std = 0.02;
-  // The projections that end on the residual stream (Linear::residual_output) start smaller by 1/√(2·layers) (GPT-2).
+  // Divide the std of projections onto the residual stream (Linear::residual_output) by √(2·layers) (GPT-2).
   bool scale_residual = false;
   int64_t layers = 1;
 };
 
-// Walks the module's tree. Block-diagonal maps, norms and a mixer's own parameters keep the values they were made with.
+// Initialises the module's tree. Block-diagonal maps, norms and a mixer's own parameters keep their constructed values.
 void initialize(torch::nn::Module& module, const InitializationOptions& options);
 
 }  // namespace cortado

@@ -20,18 +20,18 @@ class Linear : public MatrixModule {
     return lora_ ? y + lora_->forward(x) : y;
   }
 
-  // A low-rank addition, the submodule "lora" (nn/lora.h).
+  // Adds a low-rank adapter, the submodule "lora" (nn/lora.h).
   void attach(std::shared_ptr<Lora> lora) {
     fail_input_if(lora_ != nullptr, "[lora] the linear map has an adapter");
     lora->to(weight.device());
     lora_ = register_module("lora", std::move(lora));
   }
   const std::shared_ptr<Lora>& lora() const { return lora_; }
-  // Whether it is its weight and its bias and nothing else, so that who has these need not call it.
+  // Whether the map is only its weight and bias, so that a caller that has these need not call forward.
   bool plain() const { return !lora_ && !instead(); }
 
   OptionalTensor bias;
-  // Its output is added to the residual stream: an initialisation with "scale_residual" makes it smaller.
+  // The output is added to the residual stream: "scale_residual" initialises the weight smaller.
   bool residual_output = false;
 
  private:

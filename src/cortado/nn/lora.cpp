@@ -17,7 +17,7 @@ const std::string kDown = ".lora.down", kUp = ".lora.up";
 
 std::string last_name(const std::string& path) { return path.substr(path.find_last_of('.') + 1); }
 
-// Linear maps by their names in the module.
+// Returns the linear maps with their names in the module.
 std::vector<std::pair<std::string, std::shared_ptr<Linear>>> linear_maps(const torch::nn::Module& module) {
   std::vector<std::pair<std::string, std::shared_ptr<Linear>>> maps;
   for (const auto& entry : module.named_modules("", /*include_self=*/false)) {

@@ -19,7 +19,7 @@ constexpr double kClearly = 1.25;
 using Pointwise = Tensor(const Tensor&, const Tensor&, const OptionalTensor&, std::string_view,
                          c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
 
-// oneDNN's linear map on ordinary tensors, made for compiled graphs; it has no derivative of its own.
+// oneDNN's linear map on plain tensors, made for compiled graphs; it has no derivative.
 const auto& pointwise() {
   static const auto found = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
   return found;
@@ -53,8 +53,8 @@ class OneDnnLinear : public torch::autograd::Function<OneDnnLinear> {
   }
 };
 
-// They take turns, so that what else the machine does meets all of them; the first turn, in which libraries set
-// themselves up, is never the best.
+// The libraries take turns, so that other load on the machine affects all of them. The first turn includes their
+// initialisation and is never the best.
 MatmulSpeeds measure() {
   const at::NoGradGuard no_grad;
   const Tensor x = at::ones({512, 384}), weight = at::ones({384, 384});
@@ -74,8 +74,9 @@ std::string_view said_library() {
   return chosen ? chosen : "";
 }
 
-// MKL has its best kernels for Intel's processors alone: on others oneDNN was 10 to 20 % faster (Zen 4). What is expected
-// stays, unless the clock clearly says otherwise: a difference that small, measured, would choose now this, now that.
+// MKL's best kernels are for Intel processors only; on others oneDNN was 10 to 20 % faster (Zen 4). The expected
+// library is kept unless the measurement clearly contradicts it, because small measured differences would flip the
+// choice at random.
 bool onednn_is_expected() {
 #ifdef __x86_64__
   return at::hasMKL() && !__builtin_cpu_is("intel");

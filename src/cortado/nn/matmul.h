@@ -1,4 +1,4 @@
-// What multiplies matrices fastest on this machine: which library in float32, and whether bfloat16 is worth its name.
+// Measures which library multiplies float32 matrices fastest on this machine, and whether bfloat16 is faster.
 #pragma once
 
 #include <string>
@@ -7,27 +7,28 @@
 
 namespace cortado {
 
-// Seconds of one product of two matrices of about a layer's size on the threads that torch has: by torch's BLAS (MKL),
-// by oneDNN, and by torch in bfloat16. Measured once in a process, 30 ms; infinite for what is not there.
+// Seconds of one product of two matrices of about a layer's size on torch's threads: by torch's BLAS (MKL), by oneDNN,
+// and by torch in bfloat16. Measured once per process (30 ms); infinite if not available.
 struct MatmulSpeeds {
   double blas, onednn, bfloat16;
 };
 const MatmulSpeeds& matmul_speeds();
 
-// Whether oneDNN is the one to take in float32: MKL on Intel's processors, oneDNN where MKL meets another, or what this
-// process measures to be clearly faster. CORTADO_MATMUL=blas|onednn decides instead.
+// Whether to use oneDNN for float32. MKL is used on Intel processors, oneDNN if MKL runs on another vendor's, unless
+// this process measures the other to be clearly faster. CORTADO_MATMUL=blas|onednn overrides this.
 bool onednn_is_faster();
 
-// The library that is taken, "blas" or "onednn". What goes on from a checkpoint keeps the one that it began with, for on
-// a busy machine the clock might choose the other: nothing changes where CORTADO_MATMUL says it, or there is no such one.
+// The library in use, "blas" or "onednn". keep_matmul_library keeps the library that a checkpoint was trained with,
+// because on a busy machine the measurement might choose the other. It does nothing if CORTADO_MATMUL is set or `name`
+// is not available.
 std::string matmul_library();
 void keep_matmul_library(const std::string& name);
 
-// bfloat16 where the CPU multiplies it clearly faster than float32, else float32: what training's "auto" means. float32
-// where CORTADO_MATMUL says the library: then the clock decides nothing, and two runs are the same on a busy machine.
+// The type of "auto" in training: bfloat16 if the CPU multiplies it clearly faster than float32, else float32. float32
+// if CORTADO_MATMUL is set: then no measurement matters, and two runs are equal on a busy machine.
 at::ScalarType fast_training_type();
 
-// x Wᵀ + b by oneDNN: x [..., in], weight [out, in], bias [out] or none, float32 on the CPU. For a torch that has it.
+// x Wᵀ + b by oneDNN: x [..., in], weight [out, in], bias [out] or none, float32 on the CPU. Needs a torch with oneDNN.
 bool has_onednn();
 Tensor onednn_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 

@@ -1,4 +1,4 @@
-// What modules with one large matrix have in common: what it is kept in.
+// Base of modules with one large matrix: holds the matrix and the format that it is stored in.
 #pragma once
 
 #include <functional>
@@ -16,19 +16,19 @@ class MatrixModule : public Module {
  public:
   MatrixModule(std::string name, int64_t out, int64_t in, Role role);
 
-  // For inference, once there is nothing left to train. The values are converted, or, if they are still to be read,
-  // only room is made for them: what they had before is then never touched. Of 8 or 4 bits `weight` is only a
-  // shape afterwards, a meta tensor.
+  // Stores the matrix in another format, for inference only. The values are converted, or, if they are still to be read
+  // from a file, only memory is allocated and the old values are never touched. With 8 or 4 bits `weight` becomes a
+  // meta tensor that only has the shape.
   void set_format(WeightFormat format, bool keep_values);
 
-  // The matrix as it is now kept, from one of its shape and any floating type.
+  // Sets the matrix, in its current format, from one of equal shape and any floating-point type.
   void assign(const Tensor& values);
 
   const std::shared_ptr<NarrowWeight>& packed() const { return packed_; }
   int64_t weight_bytes() const { return packed_ ? packed_->bytes() : static_cast<int64_t>(weight.nbytes()); }
 
-  // What computes in this module's place, as long as it is set (Python's own module, models/part.h): a linear map's product
-  // with its bias, an embedding's rows.
+  // A function that computes in place of this module while it is set (Python's own module, models/part.h): a linear
+  // map's product with its bias, or an embedding's rows.
   using Instead = std::function<Tensor(const Tensor&)>;
   void compute_by(Instead instead) { instead_ = std::move(instead); }
   const Instead& instead() const { return instead_; }
@@ -36,7 +36,7 @@ class MatrixModule : public Module {
   Tensor weight;
 
  protected:
-  // x Wᵀ + b
+  // x Wᵀ + b.
   Tensor multiply(const Tensor& x, const OptionalTensor& bias) const;
 
  private:

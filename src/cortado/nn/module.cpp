@@ -8,11 +8,11 @@
 namespace cortado {
 namespace {
 
-// Calls `visit` with every module here that has weights, and what its names begin with.
+// Calls `visit` with every module in the tree that has weights, and the prefix of its weights' names.
 template <typename Visit>
 void visit_parts(const torch::nn::Module& module, Visit visit) {
   if (const auto* own = dynamic_cast<const Module*>(&module)) visit(*own, "");
-  // Itself apart: torch lists it only where a shared_ptr owns it.
+  // The root is visited separately, because torch lists it only if a shared_ptr owns it.
   for (const auto& part : module.named_modules("", /*include_self=*/false)) {
     if (const auto* own = dynamic_cast<const Module*>(part.value().get())) visit(*own, part.key() + ".");
   }

@@ -1,4 +1,5 @@
-// The base of every module with weights: each says what it is for, and can be another's tensor for the time of a call.
+// Base of every module with weights. Each parameter has a role, and its tensor can be replaced for the duration of a
+// call.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -12,30 +13,30 @@
 
 namespace cortado {
 
-// What a parameter is for. An optimiser's weight decay pulls maps towards zero, where they do nothing; zero is nothing
-// of the kind for the others (a_log = 0 is a decay of 1/e, mix = 0 the token before).
+// The purpose of a parameter. An optimiser's weight decay pulls maps towards zero, where they have no effect. For other
+// roles zero is not neutral (a_log = 0 is a decay of 1/e, mix = 0 the previous token).
 enum class Role {
-  kMatrix,     // a map of channels, tokens or times, convolutions' taps among them
-  kEmbedding,  // a vector for each token, place or latent
-  kGain,       // a scale or a shift: of norms, biases, skips, logits of shares
-  kDynamics    // what a state does with time: decays, step sizes, frequencies, bonuses, mixes with the token before
+  kMatrix,     // maps of channels, tokens or times, including convolution taps
+  kEmbedding,  // one vector per token, place or latent
+  kGain,       // scales or shifts: of norms, biases, skips, logits of shares
+  kDynamics    // how a state changes with time: decays, step sizes, frequencies, bonuses, mixes with the previous token
 };
 // "matrix", "embedding", "gain", "dynamics"
 const char* role_name(Role role);
-// Whether weight decay acts on it: nanoGPT's choice, which decays embeddings too.
+// Whether weight decay acts on the role: nanoGPT's choice, which also decays embeddings.
 inline bool is_decayed(Role role) { return role == Role::kMatrix || role == Role::kEmbedding; }
 
 class Module : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;
 
-  // Where the module keeps each weight of its own (not of its submodules), by name.
+  // The members that hold the module's own weights (not its submodules'), by name.
   const std::vector<std::pair<std::string, Tensor*>>& places() const { return places_; }
-  // What each of its own parameters is for.
+  // The roles of the module's own parameters.
   const std::map<std::string, Role>& roles() const { return roles_; }
 
  protected:
-  // torch's, of a member, whose place is remembered. All weights are registered by these.
+  // torch's registration of a member, recording the member's address. All weights must be registered by these.
   void register_parameter(Tensor& member, const std::string& name, Tensor value, Role role) {
     member = torch::nn::Module::register_parameter(name, std::move(value));
     places_.emplace_back(name, &member);
@@ -54,7 +55,7 @@ class Module : public torch::nn::Module {
   std::map<std::string, Role> roles_;
 };
 
-// A parameter of a module by its name within it.
+// A module's parameter and its name within the module.
 struct Parameter {
   std::string name;
   Tensor value;
@@ -62,18 +63,19 @@ struct Parameter {
 };
 using Parameters = std::vector<Parameter>;
 
-// Of the module and its submodules, in the order of named_parameters(); TORCH_CHECK: one has no role.
+// Returns the parameters of the module and its submodules, in the order of named_parameters(). TORCH_CHECK: a parameter
+// has no role.
 Parameters parameters_of(const torch::nn::Module& module);
-// Those that require gradients.
+// Returns the parameters that require gradients.
 Parameters trainable(const torch::nn::Module& module);
 
-// Every place of `module` in the order of named_weights(); InputError if it has a weight without one.
+// Returns the members that hold the module's weights, in the order of named_weights(). InputError: a weight has none.
 std::vector<Tensor*> weight_places(const torch::nn::Module& module);
 
-// As long as this lives, the weights in these places are others.
+// Replaces the weights in these members for as long as the object lives.
 class Borrowed {
  public:
-  // `weights`: one a place.
+  // `weights`: one per member.
   Borrowed(const std::vector<Tensor*>& places, const std::vector<Tensor>& weights) : places_(places), own_(weights) {
     exchange();
   }

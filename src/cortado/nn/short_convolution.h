@@ -11,8 +11,8 @@
 
 namespace cortado {
 
-// y_t = act(Σ_i weight[:, W-1-i] ⊙ x_{t-i} + bias) over the channels of x [B,T,D], causal. weight [D,W], N(0, 1/W).
-// In a SequenceState its tail, the last W - 1 inputs in float32, is called `name`.
+// y_t = act(Σ_i weight[:, W-1-i] ⊙ x_{t-i} + bias) over the channels of x [B,T,D], causal. weight [D,W], initialised
+// N(0, 1/W). Its tensor `name` in a SequenceState holds the last W - 1 inputs in float32.
 class ShortConvolution : public Module {
  public:
   ShortConvolution(int64_t dim, int64_t taps, bool with_bias = false, std::string activation = "silu")
@@ -28,10 +28,10 @@ class ShortConvolution : public Module {
     if (state) state->at(name) = last;
     return y;
   }
-  // By the definition, dense, from zero.
+  // The definition: dense, from zero.
   Tensor reference(const Tensor& x) const { return std::get<0>(short_conv_reference(x, weight, bias, activation_)); }
 
-  // y = act(x + bias): the token's own tap is 1, the earlier ones are 0.
+  // Initialises to y = act(x + bias): the token's own tap is 1, the earlier ones are 0.
   void start_as_identity() const {
     const at::NoGradGuard no_grad;
     weight.zero_().select(1, weight.size(1) - 1).fill_(1);

@@ -24,7 +24,7 @@ int64_t layer_count(const TensorFile& file) {
   return std::stoll(text);
 }
 
-// The same state with every tensor replaced by change(tensor).
+// Returns the state with every tensor replaced by change(tensor).
 template <typename Change>
 SequenceState transform(const SequenceState& state, const Change& change) {
   SequenceState result(state.mechanism());

@@ -8,7 +8,7 @@
 namespace cortado {
 namespace {
 
-// The rows of all caches, right-aligned among `places`, in new memory that has room for `capacity` of them.
+// Joins the rows of all caches, right-aligned among `places`, in new memory with `capacity` places.
 Tensor join_caches(const std::vector<Tensor>& caches, int64_t places, int64_t capacity) {
   std::vector<int64_t> sizes = caches[0].sizes().vec();
   sizes[0] = 0;
@@ -76,12 +76,12 @@ bool StateLayout::grows() const {
   return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.grows; });
 }
 
-// The places of a growing cache that hold tokens.
+// The number of places of a growing cache that hold tokens.
 int64_t StateLayout::used(const Entry& entry, const SequenceState& state) {
   return state.rows() ? state.at(entry.held)[0].item<int64_t>() : 0;
 }
 
-// The places of a cache that some row needs: where they begin, and how many they are.
+// The places of a cache that some row needs: the first one, and their number.
 std::pair<int64_t, int64_t> StateLayout::filled(const Entry& entry, const SequenceState& state) const {
   const bool counted = !entry.held.empty() && !entry.grows;
   const Tensor numbers = state.at(counted ? entry.held : kPosition).to(at::kCPU);
@@ -142,7 +142,7 @@ SequenceState StateLayout::trimmed(const SequenceState& state) const {
   return result;
 }
 
-constexpr int64_t kMostPlaces = int64_t{1} << 40;  // sums and products of which are numbers yet
+constexpr int64_t kMostPlaces = int64_t{1} << 40;  // sums and products of this size do not overflow
 
 std::vector<int64_t> StateLayout::places_after(const std::vector<int64_t>& now, int64_t tokens) const {
   fail_input_if(now.size() != entries_.size(), "[state] has ", entries_.size(), " tensors, got ", now.size());

@@ -1,4 +1,4 @@
-// Everything that a checkpoint holds of a module.
+// Everything of a module that a checkpoint holds.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -10,14 +10,14 @@
 
 namespace cortado {
 
-// The parameters by name, and behind them the buffers: what is drawn once and never trained (random features).
+// Returns the parameters by name, followed by the buffers: what is drawn once and never trained (random features).
 inline torch::OrderedDict<std::string, at::Tensor> named_weights(const torch::nn::Module& module) {
   auto weights = module.named_parameters();
   for (const auto& buffer : module.named_buffers()) weights.insert(buffer.key(), buffer.value());
   return weights;
 }
 
-// Parameters for a file: without their roles, which follow from what they are parameters of.
+// Returns the parameters for a file, without their roles, which follow from the module.
 inline NamedTensors tensors_of(const Parameters& parameters) {
   NamedTensors tensors;
   for (const Parameter& parameter : parameters) tensors.emplace_back(parameter.name, parameter.value);

@@ -1,18 +1,18 @@
-// The type that gates, decays, features and scan states have: a short type cannot tell slow decays apart.
+// The type of gates, decays, features and scan states: a 16-bit type cannot tell slow decays apart.
 #pragma once
 
 #include "cortado/primitives/types.h"
 
 namespace cortado {
 
-// Float32, float64 for float64.
+// float64 for float64, else float32.
 inline at::ScalarType wide_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 inline at::ScalarType wide_type(const Tensor& x) { return wide_type(x.scalar_type()); }
 
-// x in that type.
+// x in its wide type.
 inline Tensor widen(const Tensor& x) { return x.to(wide_type(x)); }
 
-// Of the scan states for inputs of `options`.
+// Options of the scan states for inputs of `options`.
 inline at::TensorOptions scan_options(const at::TensorOptions& options) {
   return options.dtype(wide_type(at::typeMetaToScalarType(options.dtype())));
 }

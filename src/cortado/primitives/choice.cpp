@@ -17,7 +17,7 @@ std::string traced_to() {
   return value && std::string_view(value) != "0" ? value : "";
 }
 
-// The calls by operator, path, device and type. Printed or appended when the process ends.
+// Counts calls by operator, path, device and type. Prints or appends the counts when the process ends.
 class Calls {
  public:
   ~Calls() {

@@ -31,7 +31,7 @@ void expect_shape(std::string_view op, std::string_view name, const Tensor& x, s
     fits = any || size == shape[i];
     empty = empty || (shape.size() == 4 && i >= 2 && size == 0);
   }
-  if (fits && !empty) return;  // before the texts are made: this runs at every decoded token
+  if (fits && !empty) return;  // before any text is built: this runs for every decoded token
   fail_input_if(fits, "[", op, "] ", name, " has a size of 0: ", shape_text(x.sym_sizes()),
                 "; only batch and time may be empty");
   throw InputError(
@@ -92,7 +92,7 @@ c10::SymInt packed_rows(std::string_view op, const OptionalTensor& cu_seqlens, c
 
 namespace {
 
-// The sequences of each length, by number.
+// Groups the sequences' numbers by their length.
 std::map<int64_t, std::vector<int64_t>> group_by_length(const std::vector<int64_t>& bounds) {
   std::map<int64_t, std::vector<int64_t>> groups;
   for (size_t n = 0; n + 1 < bounds.size(); ++n) {
@@ -127,7 +127,7 @@ PackedResult for_each_sequence(const std::vector<int64_t>& bounds, const Tensors
     }
   };
   auto groups = group_by_length(bounds);
-  if (groups.empty()) groups[0] = {};  // no sequence at all: run once on nothing, for the shapes
+  if (groups.empty()) groups[0] = {};  // no sequences: run once on empty tensors, for the shapes
   for (const auto& [length, members] : groups) {
     Tensors group_timed, group_rows;
     for (const auto& x : timed) group_timed.push_back(gather_sequences(x, bounds, members, length));

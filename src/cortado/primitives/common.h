@@ -1,4 +1,4 @@
-// What all primitives share: shapes, heads, packed sequences.
+// Helpers that all primitives share: shapes, heads, packed sequences.
 #pragma once
 
 #include <functional>
@@ -12,25 +12,26 @@ namespace cortado {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The type to accumulate in: float64 if any of the tensors is float64, else float32. Undefined tensors don't count.
+// The type to accumulate in: float64 if any of the tensors is float64, else float32. Undefined tensors are ignored.
 at::ScalarType accumulation_type(std::initializer_list<OptionalTensor> tensors);
 
 // "[2, 16, 4, *]" for an error message; -1 prints as *.
 std::string shape_text(c10::SymIntArrayRef shape);
 
-// Throws "[op] expected NAME of shape [...], got [...]" unless x has that shape; a negative entry fits any size. Also
-// refused: what is not dense, and heads and head sizes of 0 (without them, as without rows and tokens, results are empty).
+// Throws "[op] expected NAME of shape [...], got [...]" unless x has that shape; a negative entry matches any size.
+// Also refuses tensors that are not dense, and head counts or head sizes of 0. (No rows or no tokens are fine: the
+// results are then empty.)
 void expect_shape(std::string_view op, std::string_view name, const Tensor& x, std::vector<c10::SymInt> shape);
 
 // --- Heads. Head i of a tensor with h heads serves the consecutive heads from i·H/h, as repeat_interleave. ---
 
-// The largest head count among the tensors (their dimension `dim`), each of which must divide it.
+// Returns the largest head count (of dimension `dim` of the tensors); every other count must divide it.
 c10::SymInt common_heads(std::string_view op, std::initializer_list<std::pair<const char*, c10::SymInt>> counts);
-// The heads of the output, given q's count and the state's: the larger, the other dividing it.
+// Returns the output's head count: the larger of q's and the state's. The smaller must divide it.
 c10::SymInt output_heads(std::string_view op, const c10::SymInt& query_heads, const c10::SymInt& state_heads);
-// x with its dimension `dim` repeated up to `heads`; x itself when it has that many.
+// Repeats dimension `dim` of x up to `heads`; returns x itself when it has that many already.
 Tensor expand_heads(const Tensor& x, const c10::SymInt& heads, int64_t dim = 2);
-// The adjoint: sums groups of consecutive heads, so that dimension `dim` has `heads`.
+// The adjoint of expand_heads: sums groups of consecutive heads so that dimension `dim` has `heads`.
 Tensor sum_heads(const Tensor& x, int64_t heads, int64_t dim = 2);
 
 // --- Packed sequences. ---
@@ -42,9 +43,8 @@ c10::SymInt packed_rows(std::string_view op, const OptionalTensor& cu_seqlens, c
 
 // Runs a dense routine on every packed sequence and joins the results.
 //
-// `timed` are [1, T, ...] tensors (undefined ones stay undefined), `rows` are [N, ...] tensors. `run` gets them for one
-// group of equally long sequences as a dense batch and returns (timed results, row results) of the same kinds.
-// Sequences of one length run together.
+// `timed` are [1, T, ...] tensors (undefined ones stay undefined), `rows` are [N, ...] tensors. Sequences of equal
+// length form one dense batch. `run` gets the tensors of one such batch and returns (timed results, row results).
 struct PackedResult {
   Tensors timed;
   Tensors rows;
@@ -52,8 +52,9 @@ struct PackedResult {
 PackedResult for_each_sequence(const std::vector<int64_t>& bounds, const Tensors& timed, const Tensors& rows,
                                const std::function<PackedResult(const Tensors& timed, const Tensors& rows)>& run);
 
-// While one lives, the ATen calls of an operator compute in the types they are given. Without it a caller's autocast
-// would turn the matrix products inside our kernels into bfloat16. Every kernel and every backward starts with one.
+// Disables autocast for as long as the object lives, so that an operator's ATen calls compute in the types they are
+// given. Otherwise a caller's autocast would turn the matrix products inside our kernels into bfloat16. Every kernel
+// and every backward starts with one.
 class NoAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard_{c10::autocast_dispatch_keyset};
 };

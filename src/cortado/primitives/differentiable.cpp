@@ -16,7 +16,7 @@ using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using torch::jit::Stack;
 
-// Nodes of torch's backward graph: what differs between the versions of torch that the project builds with.
+// Nodes of torch's backward graph: differences between the supported versions of torch.
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
 using NodePointer = std::shared_ptr<Node>;
 template <class T, class... Arguments>
@@ -31,7 +31,7 @@ c10::intrusive_ptr<T> make_node(Arguments&&... arguments) {
 }
 #endif
 
-// A boxed kernel: run(op, keys, stack).
+// Makes a boxed kernel from run(op, keys, stack).
 template <typename Run>
 torch::CppFunction boxed(Run run) {
   struct Kernel : c10::OperatorKernel {
@@ -42,7 +42,7 @@ torch::CppFunction boxed(Run run) {
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(run)));
 }
 
-// What the operator computes below autograd.
+// Runs the operator below autograd.
 void compute(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack& stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   op.redispatchBoxed(keys & c10::after_autograd_keyset, &stack);
@@ -52,7 +52,7 @@ bool any_requires_grad(const variable_list& inputs) {
   return at::GradMode::is_enabled() && torch::autograd::any_variable_requires_grad(inputs);
 }
 
-// The place of the argument or result of that name; -1 if there is none.
+// Returns the index of the argument or result of that name, or -1.
 template <typename Entries>
 int64_t place_of(const Entries& entries, const std::string& name) {
   const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& x) { return x.name() == name; });
@@ -61,10 +61,10 @@ int64_t place_of(const Entries& entries, const std::string& name) {
 
 Tensor tensor_or_undefined(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : Tensor(); }
 
-// Calls the gradient's operator.
+// The backward node: calls the gradient operator.
 class GradientNode : public Node {
  public:
-  // `ignored`: those of the gradient's results that are not asked for.
+  // `ignored`: results of the gradient operator that are not wanted.
   GradientNode(const c10::OperatorHandle& gradient, std::vector<bool> ignored)
       : gradient_(gradient), ignored_(std::move(ignored)) {}
 
@@ -100,7 +100,7 @@ class GradientNode : public Node {
   }
 
  private:
-  // Of the gradient's operator, behind the incoming gradients: a tensor, or a value of any other type.
+  // An argument of the gradient operator after the incoming gradients: a tensor, or a value of another type.
   struct Kept {
     SavedVariable tensor;
     c10::IValue value;
@@ -112,14 +112,14 @@ class GradientNode : public Node {
   std::vector<bool> ignored_;
 };
 
-// The values of the call's arguments, or of its results, on top of the stack.
+// The call's arguments, or its results, at the top of the stack.
 template <typename Entries>
 Stack::iterator first_of(Stack& stack, const Entries& entries) {
   return stack.end() - static_cast<std::ptrdiff_t>(entries.size());
 }
 
 void set_gradient(c10::IValue& result, const variable_list& inputs, const NodePointer& node) {
-  // A result that is an input itself, as over no tokens, must not get the input's place in the graph.
+  // A result may be an input itself, as for zero tokens. It must not take over the input's place in the graph.
   for (const Tensor& x : inputs) {
     const at::AutoDispatchBelowADInplaceOrView below;
     if (x.defined() && x.is_same(result.toTensor())) result = x.clone();
@@ -127,7 +127,7 @@ void set_gradient(c10::IValue& result, const variable_list& inputs, const NodePo
   torch::autograd::set_history(result.toTensor(), node);
 }
 
-// `arguments` are those of the call, `stack` ends with its results.
+// Records the backward node. `arguments` are those of the call; `stack` ends with its results.
 void record(const GradientOperator& gradient, const c10::FunctionSchema& schema, const variable_list& inputs,
             const Stack& arguments, Stack& stack) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(gradient.name.c_str(), "");
@@ -154,7 +154,7 @@ void record(const GradientOperator& gradient, const c10::FunctionSchema& schema,
   }
 }
 
-// The tensors among the entries' values; absent optional ones are left out.
+// Returns the tensors among the entries' values, without absent optional ones.
 template <typename Entries>
 variable_list tensors_of(Stack& stack, const Entries& entries) {
   variable_list found;
@@ -169,7 +169,7 @@ variable_list tensors_of(Stack& stack, const Entries& entries) {
 torch::CppFunction differentiable_by(GradientOperator gradient) {
   return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack& stack) {
     const auto& schema = op.schema();
-    variable_list inputs;  // undefined where absent
+    variable_list inputs;  // undefined if absent
     for (const auto& name : gradient.inputs) {
       inputs.push_back(tensor_or_undefined(first_of(stack, schema.arguments())[place_of(schema.arguments(), name)]));
       TORCH_CHECK_NOT_IMPLEMENTED(!inputs.back().defined() || !inputs.back()._fw_grad(0).defined(), "[", schema.name(),
@@ -211,7 +211,7 @@ torch::CppFunction once_differentiable() {
     const bool wanted = any_requires_grad(inputs);
     compute(op, keys, stack);
     if (!wanted) return;
-    // Hung between the results and the inputs, so that it is met on every way from one to the other.
+    // Inserted between the results and the inputs, so that every path from one to the other meets it.
     const auto error = make_node<torch::autograd::Error>(
         concat("[", schema.name(),
                "] differentiating twice is not supported: this gradient has no gradient of its own"),

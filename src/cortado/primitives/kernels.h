@@ -1,4 +1,4 @@
-// Which primitives have a hand-written kernel. The one place that says it: `cortado mechanisms` reads it.
+// Lists the primitives and which of them have a hand-written kernel. `cortado mechanisms` reads this table.
 #pragma once
 
 #include <string_view>
@@ -7,9 +7,9 @@ namespace cortado {
 
 struct Primitive {
   std::string_view name;        // as Mechanism::primitives names it
-  std::string_view operation;   // the torch operator that all calls, from C++ too, go through
-  std::string_view kernel;      // "Highway", ... of `primitives/NAME/kernel.cpp`; empty: the ATen form is all there is
-  std::string_view owner = {};  // whose kernel.cpp it is, if another's
+  std::string_view operation;   // the torch operator that every call goes through, from C++ too
+  std::string_view kernel;      // "Highway", ... of `primitives/NAME/kernel.cpp`; empty: ATen only
+  std::string_view owner = {};  // the primitive whose kernel.cpp this one uses, if not its own
 };
 
 inline constexpr Primitive kPrimitives[] = {
@@ -18,13 +18,13 @@ inline constexpr Primitive kPrimitives[] = {
     {"delta_scan", "cortado::delta_scan", "Highway"},
     {"window_attention", "cortado::_window_attention", "Highway"},
     {"elementwise_scan", "cortado::elementwise_scan", "Highway"},
-    {"running_max", "cortado::_running_max", ""},  // beside elementwise_scan: the maxima of time-wise softmaxes
+    {"running_max", "cortado::_running_max", ""},  // beside elementwise_scan: the maxima for softmaxes over time
     {"time_softmax", "cortado::_time_softmax", "Highway"},
     {"latte_scan", "cortado::_latte_scan", "Highway"},
     {"short_conv", "cortado::short_conv", "Highway"},
 };
 
-// Null where there is none of that name.
+// Returns null if no primitive has that name.
 inline const Primitive* find_primitive(std::string_view name) {
   for (const Primitive& primitive : kPrimitives) {
     if (primitive.name == name) return &primitive;

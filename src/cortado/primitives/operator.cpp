@@ -58,7 +58,7 @@ void Sizes::expect(std::initializer_list<Argument> arguments) {
   }
 }
 
-// Its type, and that it is where the others are.
+// Checks the argument's type, and that its device is the others'.
 void Sizes::check_kind(const Argument& argument) {
   if (!argument.x) return;
   const Tensor& x = *argument.x;
@@ -70,7 +70,7 @@ void Sizes::check_kind(const Argument& argument) {
                 " as the others, got ", x.device());
 }
 
-// Its shape; what is not known of that is known afterwards.
+// Checks the argument's shape against the known sizes, and sets those not yet known.
 void Sizes::check_shape(const Argument& argument) {
   const auto& [name, x, shape] = argument;
   const c10::SymIntArrayRef found = x->sym_sizes();
@@ -80,7 +80,7 @@ void Sizes::check_shape(const Argument& argument) {
     const bool empty = shape.size() == 4 && i >= 2 && found[i] == 0;
     fits = !empty && (any || found[i] == (*this)[shape[i]]);
   }
-  if (!fits) expect_shape(op_, name, *x, known(shape));  // or only empty; texts are not for every decoded token
+  if (!fits) expect_shape(op_, name, *x, known(shape));  // a mismatch or a size of 0; texts are built on failure only
   for (size_t i = 0; i < shape.size(); ++i) {
     if (is_size(shape[i])) size(shape[i]) = found[i];
   }

@@ -31,12 +31,12 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
     fail_input_if(at::GradMode::is_enabled(), "differentiating twice is not supported");
     const auto kept = context->saved_data["f"].toCapsule();
     variable_list found = gradients_of(static_cast<const Kept&>(*kept).f, context->get_saved_variables(), gradients);
-    found.insert(found.begin(), Tensor());  // of f
+    found.insert(found.begin(), Tensor());  // for f
     return found;
   }
 };
 
-// Autograd as a caller of torch has it, also within an operator's kernel.
+// Restores autograd as torch's caller has it, also inside an operator's kernel.
 class Recording {
  public:
   Recording()
@@ -53,7 +53,7 @@ class Recording {
 
 Tensors recomputed(const Computation& f, const Tensors& inputs) {
   if (!at::GradMode::is_enabled()) return f(inputs);
-  // Autograd's functions take no undefined tensors.
+  // Autograd functions take no undefined tensors.
   Tensors given;
   std::vector<bool> defined;
   for (const Tensor& x : inputs) {

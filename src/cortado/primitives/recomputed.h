@@ -1,4 +1,4 @@
-// Gradients of plain ATen code at the memory of its inputs: what is differentiated is computed again.
+// Gradients of plain ATen code that keep only the inputs in memory: the backward recomputes the forward.
 #pragma once
 
 #include <functional>
@@ -7,14 +7,15 @@
 
 namespace cortado {
 
-// Results of some tensors, of which some may be undefined.
+// Computes result tensors from input tensors; some of either may be undefined.
 using Computation = std::function<Tensors(const Tensors&)>;
 
-// f(inputs), of which only the inputs are kept; the backward computes f again and differentiates that, once.
+// Returns f(inputs) and keeps only the inputs for the backward, which recomputes f and differentiates it (once only).
 Tensors recomputed(const Computation& f, const Tensors& inputs);
 
-// The gradients of the floating-point inputs, given those of f's results (undefined: none); [i] is undefined where no
-// result depends on input i. Computes f. Also for use in an operator's kernel, where autograd is off.
+// Recomputes f and returns the gradients of its floating-point inputs, given the gradients of its results (undefined:
+// zero). Entry i is undefined if no result depends on input i. Also works inside an operator's kernel, where autograd
+// is off.
 Tensors gradients_of(const Computation& f, const Tensors& inputs, const Tensors& grad_results);
 
 }  // namespace cortado

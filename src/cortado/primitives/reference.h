@@ -1,4 +1,4 @@
-// What the definitions (reference.cpp) share: the walk from token to token, sequence by sequence.
+// Shared by the definitions (reference.cpp): the loop over tokens, sequence by sequence.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,11 @@
 
 namespace cortado {
 
-// What token t gives out, [B,...]; changes the state, [B,...].
+// Computes token t's output [B,...] and updates the state [B,...].
 using TokenStep = std::function<Tensor(int64_t t, Tensor& state)>;
 
-// The outputs [B,T,...] and the last states of a batch, or of packed sequences of a row of `start` each. `nothing`: the
-// outputs, if there is no token.
+// Runs `step` over the tokens of a batch, or of packed sequences, and returns the outputs [B,T,...] and the last
+// states. `start` has one row per batch row or sequence. `nothing`: the outputs to return if there are no tokens.
 inline TensorTuple<2> token_by_token(std::string_view op, const OptionalTensor& cu_seqlens, int64_t tokens,
                                      const Tensor& start, const Tensor& nothing, const TokenStep& step,
                                      bool reverse = false) {
@@ -29,12 +29,13 @@ inline TensorTuple<2> token_by_token(std::string_view op, const OptionalTensor& 
   return {tokens ? at::stack(outputs, 1) : nothing, states.empty() ? start : at::cat(states, 0)};
 }
 
-// The rows of the states.
+// The number of state rows: packed sequences, else batch rows.
 inline int64_t state_rows(const Tensor& x, const OptionalTensor& cu_seqlens) {
   return cu_seqlens ? cu_seqlens->size(0) - 1 : x.size(0);
 }
 
-// The same with states [rows,H,K,V] of keys k and values v, which have all H heads; the state's own heads come back.
+// token_by_token for states [rows,H,K,V] of keys k and values v, both with all H heads. The last state is returned with
+// `state_heads` heads.
 inline TensorTuple<2> matrix_by_token(std::string_view op, const OptionalTensor& initial_state,
                                       const OptionalTensor& cu_seqlens, const Tensor& k, const Tensor& v,
                                       int64_t state_heads, const Tensor& nothing, const TokenStep& step,

@@ -1,5 +1,5 @@
-// The cross entropy of rows of logits on a GPU: cross_entropy_gpu.h says what. A block goes through its row twice; the
-// second time it is still in the GPU's cache.
+// The cross-entropy of rows of logits; see cross_entropy_gpu.h. A block reads its row twice; the second time it is
+// still in the GPU's cache.
 #pragma once
 
 #include "cortado/nn/cross_entropy/cross_entropy_gpu.h"
@@ -7,7 +7,7 @@
 
 namespace cortado::entropy {
 
-// Sum of e^(x - maximum) over what was seen.
+// Sum of e^(x - maximum) over the values seen so far.
 struct Sum {
   float maximum, sum;
 
@@ -25,7 +25,7 @@ DEV Sum sum_of_eight(const float* x) {
   return all;
 }
 
-// To every thread, that of the block.
+// Returns the block's sum to every thread.
 DEV Sum sum_of_block(Sum own) {
   auto* const room = reinterpret_cast<Sum*>(device::shared_memory());
   UNROLL for (int far = 1; far < 32; far <<= 1) {
@@ -50,7 +50,7 @@ DEV void cross_entropy(const GpuCrossEntropy& in) {
     device::read8(x, logits, at);
     own.add(sum_of_eight(x));
   }
-  const Sum all = sum_of_block(own);  // behind which everybody has read the target's logit
+  const Sum all = sum_of_block(own);  // after this barrier every thread has read the target's logit
   if (CORTADO_THREAD == 0) in.losses[row] = device::logarithm(all.sum) * device::kLn2 + all.maximum - right;
   if (!in.differentiates) return;
   const float share = 1 / all.sum;

@@ -1,10 +1,10 @@
-// The cross entropy of rows of logits on a GPU: sizes and pointers. Read by C++ and by NVRTC: nothing is included.
+// The arguments of the cross-entropy's GPU kernel: sizes and pointers. Read by C++ and by NVRTC: nothing is included.
 #pragma once
 
 namespace cortado::entropy {
 
-// losses[n] = log sum_i exp(z_ni) - z_nt, t = targets[n]. With `differentiates` the logits become that by them,
-// softmax(z_n) - onehot(t).
+// losses[n] = log sum_i exp(z_ni) - z_nt, t = targets[n]. With `differentiates` the logits are overwritten by the
+// loss's derivative by them, softmax(z_n) - onehot(t).
 struct GpuCrossEntropy {
   void* logits;  // 16-bit [rows, classes]; classes is a multiple of 8
   const long long* targets;
@@ -13,7 +13,7 @@ struct GpuCrossEntropy {
   int differentiates;
 };
 
-constexpr int kGpuEntropyThreads = 512;  // of a block, which has a row
+constexpr int kGpuEntropyThreads = 512;  // per block; a block has one row
 constexpr int kGpuEntropyBytes = kGpuEntropyThreads / 32 * 8;
 
 }  // namespace cortado::entropy

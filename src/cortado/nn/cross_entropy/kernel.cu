@@ -1,4 +1,4 @@
-// The cross entropy of rows of logits, and its gradient in their place: cross_entropy_gpu.h says what is computed.
+// The cross-entropy of rows of logits, and its gradient in their place; see cross_entropy_gpu.h.
 // Variants: | CORTADO_HALF
 #include "cortado/nn/cross_entropy/cross_entropy_gpu-inl.h"
 

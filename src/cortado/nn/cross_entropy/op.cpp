@@ -28,8 +28,8 @@ struct Gradients {
   Tensor hidden, weight, bias;
 };
 
-// A GPU's kernel leaves the gradient in the logits' place, rounded to 16 bits: as autocast would round it for the
-// products behind.
+// A GPU kernel overwrites the logits by their gradient, rounded to 16 bits, as autocast would round it for the products
+// that follow.
 bool kernel_takes(const Head& head, const Tensor& logits) {
   return !head.softcap && !head.bias && at::autocast::is_autocast_enabled(at::kCUDA) && entropy::gpu_takes(logits);
 }
@@ -62,7 +62,7 @@ void add_rows_by_aten(const Head& head, Tensor logits, const Tensor& hidden, con
   gradients->weight.add_(at::matmul(slope.t(), hidden.to(head.type)));
 }
 
-// Adds the loss of some rows to `total`, and their gradients (of the sum of losses) where `gradients` is given.
+// Adds the loss of some rows to `total`, and to `gradients`, if given, the gradients of the sum of losses.
 void add_rows(const Head& head, const Tensor& hidden, const Tensor& targets, Tensor& total, Gradients* gradients,
               int64_t begin) {
   const Tensor logits = linear_map(hidden, head.weight, head.bias);
@@ -73,7 +73,7 @@ void add_rows(const Head& head, const Tensor& hidden, const Tensor& targets, Ten
          otherwise("ATen", [&] { add_rows_by_aten(head, logits, hidden, targets, total, gradients, begin); }));
 }
 
-// Half a gibibyte of them on a GPU: 16 bits a logit where a kernel has all else in their place, else up to 16 bytes.
+// Half a GiB on a GPU: 2 bytes per logit if a kernel works in place, else up to 16 bytes.
 int64_t logits_at_once(const Head& head, const Tensor& hidden) {
   if (!hidden.is_cuda()) return int64_t{1} << 24;
   const bool few_bytes =
@@ -110,7 +110,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     }
     if (differentiate) {
       context->saved_data["bias"] = gradients.bias.defined();
-      // Kept by hand, not through save_for_backward: results of a calculation outside the graph.
+      // Kept by hand instead of by save_for_backward, because these are results computed outside the graph.
       context->saved_data["hidden_gradient"] = gradients.hidden.to(hidden.scalar_type());
       context->saved_data["weight_gradient"] = gradients.weight.to(weight.scalar_type());
       if (bias) context->saved_data["bias_gradient"] = gradients.bias.to(bias->scalar_type());

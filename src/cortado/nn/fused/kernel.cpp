@@ -1,5 +1,5 @@
-// Rows are read into float32, worked on in the first-level cache, and written back in their type. Compiled once for
-// each instruction set.
+// Rows are read into float32, processed in the first-level cache, and written back in their type. Compiled once per
+// instruction set.
 #include "cortado/nn/fused/kernel.h"
 
 #include "cortado/primitives/kernels/targets.h"
@@ -20,10 +20,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-// Channels worked on at a time.
+// Channels processed at a time.
 constexpr int64_t kPart = 512;
 
-// n elements of a row from `column` on, padded with zeros to whole vectors.
+// Reads n elements of a row from `column` on, padded with zeros to whole vectors.
 void read(const Rows& x, int64_t row, int64_t column, int64_t n, float* to) {
   const int64_t at = row * x.stride + column, padded = round_up(n, kLanes);
   if (x.type == Element::kFloat32) return read_row(static_cast<const float*>(x.data) + at, 1, n, 1.0f, to, padded);
@@ -39,7 +39,7 @@ void write(const float* from, const Rows& x, int64_t row, int64_t column, int64_
   write_row(from, static_cast<hwy::float16_t*>(x.data) + at, 1, n);
 }
 
-// The rows of block number `block`.
+// The rows of a block.
 struct Range {
   int64_t begin, end;
   Range(int64_t block, int64_t rows) : begin(block * kBlock), end(begin + kBlock < rows ? begin + kBlock : rows) {}
@@ -51,7 +51,7 @@ HWY_INLINE Vec sigmoid_of(Floats d, Vec x) {
   return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
 }
 
-// 1 - e^x for x <= 0; near 0, where that cancels, a series.
+// 1 - e^x for x <= 0; a series near 0, where the difference cancels.
 HWY_INLINE Vec one_minus_exp(Floats d, Vec x) {
   Vec p = hn::Set(d, 1.0f / 5040);
   for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f}) p = hn::MulAdd(p, x, hn::Set(d, c));
@@ -59,7 +59,7 @@ HWY_INLINE Vec one_minus_exp(Floats d, Vec x) {
   return hn::IfThenElse(hn::Gt(x, hn::Set(d, -0.35f)), hn::Neg(hn::Mul(p, x)), far);
 }
 
-// log(1 + e^x) = max(x, 0) + log(1 + u) with u = e^-|x|: 2 artanh(u / (2 + u)), whose series ends soon.
+// log(1 + e^x) = max(x, 0) + log(1 + u) with u = e^-|x|, as 2 artanh(u / (2 + u)), whose series is short.
 HWY_INLINE Vec softplus_of(Floats d, Vec x) {
   const Vec u = exp_of(d, hn::Neg(hn::Abs(x)));
   const Vec s = hn::Div(u, hn::Add(hn::Set(d, 2.0f), u)), square = hn::Mul(s, s);
@@ -72,7 +72,7 @@ HWY_INLINE Vec softplus_of(Floats d, Vec x) {
 
 // --- RMS norm. ---
 
-// A group's weights and their gradient, padded.
+// Buffers for a group's numbers, weights and their gradient, padded.
 struct Group {
   int64_t size, padded;
   float *x, *y, *dx, *weight, *dweight;
@@ -155,7 +155,7 @@ void rms_norm_backward_block(const RmsNorm& call, int64_t block) {
     write_row(group.dweight + g * group.padded, to + g * group.size, 1, group.size);
 }
 
-// --- Functions of single elements. ---
+// --- Elementwise functions. ---
 
 // Calls body(row, column, n) for every row of a block and kPart columns at a time.
 template <class Body>
@@ -200,7 +200,7 @@ void gated_silu_backward_block(const GatedSilu& call, int64_t block) {
   });
 }
 
-// Of one vector: what the state is multiplied by, as a logarithm, and what is added to it.
+// The scan's inputs for one vector: the log of the factor on the state, and what is added.
 struct RgLruWrite {
   Vec log_a, b;
 };
@@ -231,7 +231,8 @@ void rg_lru_gates_block(const RgLruGates& call, int64_t block) {
   });
 }
 
-// y [d] = bias + x W for one block's d channels, W [d, d] (in, out). Columns a few vectors at a time, to whole vectors.
+// y [d] = bias + x W for one block's d channels, W [d, d] (in, out). Processes a few vectors of columns at a time,
+// padded to whole vectors.
 void multiply_block(const float* x, const float* weight, const float* bias, int64_t size, float* y) {
   const Floats d;
   read_row(bias, 1, size, 1.0f, y, round_up(size, kLanes));
@@ -252,7 +253,7 @@ void multiply_block(const float* x, const float* weight, const float* bias, int6
   }
 }
 
-// Tasks are the blocks of every row.
+// One task per block of channels and row.
 void rg_lru_step_block(const RgLruStep& call, int64_t task) {
   const Floats d;
   Scratch scratch;
@@ -279,7 +280,7 @@ struct RgLruParts {
   HWY_ALIGN float r[kPart], i[kPart], x[kPart], dlog_a[kPart], db[kPart], slope[kPart], dslope[kPart];
 };
 
-// Of one vector at k: the gradients take the places of r, i and x.
+// Computes one vector at k: the gradients overwrite r, i and x.
 HWY_INLINE void rg_lru_gradients(RgLruParts& p, int64_t k, bool first, float largest_slope) {
   const Floats d;
   const Vec one = hn::Set(d, 1.0f), x = hn::Load(d, p.x + k), slope = hn::Load(d, p.slope + k);
@@ -328,7 +329,7 @@ void rg_lru_gates_backward_block(const RgLruGates& call, int64_t block) {
 void rotary_head(const Rotary& call, const float* x, const float* cos, const float* sin, float* y) {
   const Floats d;
   const Vec direction = hn::Set(d, call.direction);
-  // The upper halves last: whole vectors of the lower ones run over into them.
+  // Writes the upper halves last, because whole vectors of the lower halves overrun into them.
   for (int64_t k = 0; k < call.half; k += kLanes) {
     const Vec s = hn::Mul(direction, hn::Load(d, sin + k)), upper = hn::LoadU(d, x + call.half + k);
     hn::StoreU(hn::NegMulAdd(s, upper, hn::Mul(hn::Load(d, cos + k), hn::Load(d, x + k))), d, y + k);
@@ -340,7 +341,7 @@ void rotary_head(const Rotary& call, const float* x, const float* cos, const flo
   for (int64_t k = 2 * call.half; k < call.width; k += kLanes) hn::StoreU(hn::LoadU(d, x + k), d, y + k);
 }
 
-// The rows here are tokens of batch rows.
+// Here rows are the tokens of all batch rows.
 void rotary_block(const Rotary& call, int64_t block) {
   Scratch scratch;
   const int64_t padded = round_up(call.width, kLanes) + kLanes, half = round_up(call.half, kLanes);

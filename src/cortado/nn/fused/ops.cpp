@@ -18,8 +18,8 @@ Element element_of(const Tensor& x) {
 }
 
 Rows rows_of(const Tensor& contiguous) { return {contiguous.data_ptr(), element_of(contiguous), contiguous.size(-1)}; }
-// x [..., D] as rows, every row's elements side by side. What lies together needs no view of it, which in decoding would
-// cost more than the work itself; a view or copy of other tensors is `kept` for the call.
+// x [..., D] as rows with contiguous elements. A contiguous x needs no view, which in decoding would cost more than the
+// operation itself. Any view or copy is kept in `kept` for the call.
 using Kept = std::vector<Tensor>;
 Rows rows_of(const Tensor& x, Kept& kept) {
   if (x.is_contiguous()) return rows_of(x);
@@ -46,7 +46,7 @@ void once(const char* name) {
   fail_input_if(at::GradMode::is_enabled(), "[", name, "] can be differentiated once only");
 }
 
-// Whether a result will be differentiated; where not, autograd's bookkeeping costs more than many a small product.
+// Whether a result will be differentiated. If not, autograd's bookkeeping would cost more than many a small product.
 bool differentiated(std::initializer_list<Tensor> tensors) {
   if (!at::GradMode::is_enabled()) return false;
   for (const Tensor& x : tensors) {
@@ -68,7 +68,7 @@ RmsNorm rms_norm_call(const Tensor& x, const Tensor& weight, const Tensor& scale
           .scale = floats(scale)};
 }
 
-// y, and 1 / rms of every row and group.
+// Returns y, and 1 / rms per row and group.
 std::pair<Tensor, Tensor> normalize(const Tensor& x, const Tensor& weight, double eps, int64_t groups) {
   const Tensor wide = plain(weight), y = like(x);
   const Tensor scale = at::empty({count_rows(x), groups}, wide.options());
@@ -212,7 +212,7 @@ Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin, float directi
   return y;
 }
 
-// A rotation's adjoint is the rotation back: no intermediate needs to be kept.
+// The adjoint of a rotation is the inverse rotation, so nothing needs to be saved.
 class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& cos, const Tensor& sin) {

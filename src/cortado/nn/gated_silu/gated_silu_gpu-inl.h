@@ -1,4 +1,4 @@
-// The gated SiLU on a GPU: gated_silu_gpu.h says what.
+// The gated SiLU on a GPU; see gated_silu_gpu.h.
 #pragma once
 
 #include "cortado/nn/gated_silu/gated_silu_gpu.h"

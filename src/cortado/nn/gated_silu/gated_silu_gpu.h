@@ -1,9 +1,9 @@
-// The gated SiLU on a GPU: sizes and pointers. Read by C++ and by NVRTC: nothing is included.
+// The arguments of the gated SiLU's GPU kernels: sizes and pointers. Read by C++ and by NVRTC: nothing is included.
 #pragma once
 
 namespace cortado::fused {
 
-// y = silu(gate) ⊙ up, silu rounded before it is multiplied, as by two operators. 16-bit numbers without gaps.
+// y = silu(gate) ⊙ up; silu is rounded before the multiplication, as by two operators. Contiguous 16-bit numbers.
 // Backward: dgate = dy ⊙ up ⊙ silu'(gate), dup = dy ⊙ silu(gate).
 struct GpuGatedSilu {
   const void *gate, *up, *grad_y;
@@ -11,6 +11,6 @@ struct GpuGatedSilu {
   long long count;  // a multiple of 8
 };
 
-constexpr int kGpuSiluThreads = 256;  // of a block, each with eight numbers
+constexpr int kGpuSiluThreads = 256;  // per block; each thread has eight numbers
 
 }  // namespace cortado::fused

@@ -1,4 +1,4 @@
-// The gated SiLU and its gradient: gated_silu_gpu.h says what is computed.
+// The gated SiLU and its gradient; see gated_silu_gpu.h.
 // Variants: | CORTADO_HALF
 #include "cortado/nn/gated_silu/gated_silu_gpu-inl.h"
 

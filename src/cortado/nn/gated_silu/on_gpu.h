@@ -1,4 +1,4 @@
-// The gated SiLU by kernels for GPUs.
+// The gated SiLU by GPU kernels.
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"
@@ -6,8 +6,8 @@
 
 namespace cortado::fused {
 
-// Whether they compute silu(gate) ⊙ up: both of one size and 16-bit type, a multiple of 8 numbers, on a GPU that has
-// kernels.
+// Whether the kernels compute silu(gate) ⊙ up: equal sizes and 16-bit types, a multiple of 8 numbers, a GPU on which
+// kernels can run.
 bool gpu_takes(const Tensor& gate, const Tensor& up);
 
 Tensor gated_silu_on_gpu(const Tensor& gate, const Tensor& up, cuda::Machine& machine);
@@ -17,7 +17,7 @@ struct GatedSiluGradients {
 GatedSiluGradients gated_silu_gradient_on_gpu(const Tensor& gate, const Tensor& up, const Tensor& grad_y,
                                               cuda::Machine& machine);
 
-// The same, differentiable, where the tensors are.
+// gated_silu_on_gpu on the tensors' GPU, differentiable.
 Tensor gpu_gated_silu(const Tensor& gate, const Tensor& up);
 
 }  // namespace cortado::fused

@@ -1,4 +1,4 @@
-// The gated SiLU as an operator: silu(gate) ⊙ up, of a gated feed-forward.
+// The gated SiLU silu(gate) ⊙ up of a gated feed-forward, as an operator.
 #pragma once
 
 #include "cortado/primitives/types.h"

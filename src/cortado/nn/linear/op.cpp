@@ -15,7 +15,7 @@ constexpr int64_t kWorthAChoice = 256;  // rows
 
 bool autocasts(const Tensor& x) { return at::autocast::is_autocast_enabled(x.device().type()); }
 
-// Large float32 products, which go to the faster library.
+// Whether the product is large and in float32; then the faster library computes it.
 bool is_large(const Tensor& x, const Tensor& weight) {
   return x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat && x.dim() >= 2 &&
          x.numel() >= kWorthAChoice * weight.size(1) && !autocasts(x);

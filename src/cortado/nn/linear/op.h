@@ -1,4 +1,4 @@
-// Linear maps as an operator, by whatever is fastest for the call: rows, types, device, and which library is faster.
+// Linear maps as an operator. Chooses the fastest implementation by rows, types, device, and the faster BLAS library.
 #pragma once
 
 #include <vector>
@@ -11,10 +11,10 @@ namespace cortado {
 // floating point.
 Tensor linear_map(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 
-// Several maps of one x, in their order: work that they share is done once.
+// Applies several maps to one x and returns the results in order; work on x that they share is done once.
 std::vector<Tensor> forward_all(const Tensor& x, const std::vector<const Linear*>& maps);
 
-// stream + map(x): a block's last map, added to the residual stream.
+// Returns stream + map(x): a block's last map, added to the residual stream.
 Tensor linear_onto(const Tensor& stream, const Tensor& x, const Linear& map);
 
 }  // namespace cortado

@@ -1,6 +1,5 @@
-// Products of rounded rows with matrices of 8 and 4 bits. Sums within a group are exact and below 2^24: the same numbers on
-// every instruction set.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// Products of rounded rows with 8- and 4-bit matrices. Sums within a group are exact and below 2^24, so results are
+// equal on every instruction set. Part of kernel.cpp, compiled once per instruction set (hence the unusual guard).
 #if defined(CORTADO_NARROW_INTEGERS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_NARROW_INTEGERS_INL_H
 #undef CORTADO_NARROW_INTEGERS_INL_H
@@ -18,15 +17,15 @@ namespace cortado::narrow {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Of a matrix of kBits: the inputs that share a scale, their steps, those that lie in a vector's four bytes, and how many
-// such groups one of x's is.
+// For a matrix of kBits: inputs that share a scale, their steps, steps in a vector element's four bytes, and groups of
+// the matrix per group of x.
 template <int kBits>
 struct Group {
   static constexpr int64_t kInputs = kGroup * kBits / 8, kOfSteps = kInputs / step_of(kBits),
                            kAtOnce = 32 / kBits / step_of(kBits), kInOne = 8 / kBits;
 };
 
-// A part of a call: rows [row, row + rows) with a block of a map's outputs.
+// A part of a call: rows [row, row + rows) times one block of a map's outputs.
 struct Part {
   const Map* map;
   int64_t block, row, rows;
@@ -47,7 +46,7 @@ HWY_INLINE void write_totals(const Part& part, int64_t first, int64_t rows, cons
   }
 }
 
-// Scales, and least numbers, of a vector of a block's columns in a group.
+// Scales and least numbers of one group, for one vector of a block's columns.
 struct Weights {
   Vec scale, least;
 };
@@ -62,7 +61,7 @@ HWY_INLINE Weights weights_of(const Matrix& matrix, int64_t at) {
   }
 }
 
-// total + s_x (s_w Σ x w + m Σ x) of a row's group.
+// Returns total + s_x (s_w Σ x w + m Σ x) for a group of a row.
 template <int kBits>
 HWY_INLINE Vec add_scaled(const Rounded& x, int64_t row, int64_t g, Vec sum, const Weights& w, Vec total) {
   using Of = Group<kBits>;
@@ -75,18 +74,18 @@ HWY_INLINE Vec add_scaled(const Rounded& x, int64_t row, int64_t g, Vec sum, con
 
 #if CORTADO_STEP == 4
 
-HWY_PUSH_ATTRIBUTES("avx512vnni")  // which every AVX3_DL machine has, though this Highway does not say it
+HWY_PUSH_ATTRIBUTES("avx512vnni")  // every AVX3_DL machine has it; this Highway does not declare it
 
 constexpr int kVecs = kColumns / kLanes;
 
-// What a group of 8 bits begins with, for x that is 128 higher.
+// The initial value of an 8-bit group's sum; corrects for x being 128 higher.
 HWY_INLINE hn::Vec<Ints> first_sum(const Matrix& matrix, int64_t at) {
   const hn::Rebind<int16_t, Ints> halves;
   const auto* sums = reinterpret_cast<const int16_t*>(matrix.besides) + at;
   return hn::Neg(hn::ShiftLeft<7>(hn::PromoteTo(Ints(), hn::LoadU(halves, sums))));
 }
 
-// A group's Σ x w of kRows rows, whose values are `row` apart.
+// Computes one group's Σ x w for kRows rows, whose values are `row` apart.
 template <int kBits, int kRows>
 HWY_INLINE void add_group(const Lane* inputs, int64_t row, const uint8_t* values, hn::Vec<Ints> (*sum)[kVecs]) {
   const Ints di;
@@ -115,7 +114,8 @@ HWY_INLINE void add_group(const Lane* inputs, int64_t row, const uint8_t* values
   }
 }
 
-// kRows rows with a block, all groups: of 8 bits Σ_g s_w s_x (Σ (x + 128) w - 128 Σ w), of 4 Σ_g s_x (s_w Σ x w + m Σ x).
+// kRows rows times a block, over all groups. 8 bits: Σ_g s_w s_x (Σ (x + 128) w - 128 Σ w); 4 bits: Σ_g s_x (s_w Σ x w
+// + m Σ x).
 template <int kBits, int kRows>
 HWY_NOINLINE void integer_tile(const Part& part, const Rounded& x, int64_t first) {
   using Of = Group<kBits>;
@@ -180,11 +180,11 @@ HWY_INLINE Step load_step(const Lane* from) { return hn::Load(Ints(), from); }
 HWY_INLINE void store_step(Step step, Lane* to) { hn::Store(step, Ints(), to); }
 
 HWY_INLINE Step add_pairs(hn::Vec<Halves> x, hn::Vec<Halves> y, Step sum) {
-  Step none = hn::Zero(Ints());  // only other architectures put anything there
+  Step none = hn::Zero(Ints());  // used on other architectures only
   return hn::ReorderWidenMulAccumulate(Ints(), x, y, sum, none);
 }
 
-// Pairs of bytes, the first factor's without signs. (This Highway has no name for it.)
+// Multiplies and adds pairs of bytes; the first factor is unsigned. (This Highway has no name for it.)
 HWY_INLINE hn::Vec<Halves> multiply_bytes(Step weight, Step x) {
   hn::Vec<Halves> products;
 #if HWY_TARGET == HWY_AVX3
@@ -197,7 +197,7 @@ HWY_INLINE hn::Vec<Halves> multiply_bytes(Step weight, Step x) {
   return products;
 }
 
-// A group's sum: of 8 bits in 32, of 4 bits as two of 16, which hold eight products of four.
+// A group's sum. 8 bits: in 32-bit lanes. 4 bits: as two 16-bit sums, each of eight products.
 template <int kBits>
 struct Sum {
   std::conditional_t<kBits == 8, Step, hn::Vec<Halves>> all;
@@ -219,7 +219,7 @@ struct Sum {
   }
 };
 
-// put(step, number) for the inputs of a vector of columns, four or eight in their bytes.
+// Calls put(step, number) for the inputs of a vector of columns; its bytes hold four or eight inputs.
 template <int kBits, class Put>
 HWY_INLINE void widen(Step four, const Put& put) {
   const Ints d;
@@ -277,7 +277,7 @@ HWY_INLINE hn::Vec<Ints> load_bytes(const uint8_t* values) {
   return hn::LoadU(Ints(), reinterpret_cast<const int32_t*>(values));
 }
 
-// A group's values as [steps, kColumns].
+// Unpacks a group's values to [steps, kColumns].
 template <int kBits>
 HWY_INLINE void widen_group(const uint8_t* values, Lane* to) {
   constexpr int64_t kAtOnce = Group<kBits>::kAtOnce;
@@ -289,7 +289,7 @@ HWY_INLINE void widen_group(const uint8_t* values, Lane* to) {
   }
 }
 
-// One row with a block: values need not be kept.
+// One row times a block, without storing the unpacked values.
 template <int kBits>
 void multiply_row(const Part& part, const Rounded& x) {
   using Of = Group<kBits>;
@@ -320,13 +320,13 @@ void multiply_row(const Part& part, const Rounded& x) {
   write_totals(part, 0, 1, totals);
 }
 
-// A group of a block: its values as [steps, kColumns], scales and least numbers [kColumns].
+// One group of a block, unpacked: values [steps, kColumns], scales and least numbers [kColumns].
 struct WideGroup {
   Lane* values;
   float *scales, *leasts;
 };
 
-// totals [kRows, kColumns] += s_x (s_w Σ x w + m Σ x) over group g; kVecs vectors of columns at a time.
+// totals [kRows, kColumns] += s_x (s_w Σ x w + m Σ x) for group g, kVecs vectors of columns at a time.
 template <int kBits, int kRows, int kVecs>
 HWY_INLINE void wide_tile(const Rounded& x, int64_t row, int64_t g, const WideGroup& wide, float* totals) {
   using Of = Group<kBits>;
@@ -393,7 +393,7 @@ void multiply_part(const Part& part, const Rounded& x) {
 
 #undef CORTADO_STEP
 
-// Tasks are blocks of all maps, each with its chunks of rows one after the other.
+// One task per block of each map; it processes its chunks of rows in turn.
 void multiply_task(const Product& call, int64_t task) {
   const int64_t chunks = (call.rows + kTaskRows - 1) / kTaskRows, first = task % chunks * kTaskRows;
   int64_t block = task / chunks;

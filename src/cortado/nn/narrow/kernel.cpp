@@ -1,6 +1,6 @@
-// Compiled once for each instruction set. A step of a product of integers takes as many inputs as an instruction multiplies
-// and adds in a 32-bit lane: four bytes with VNNI (here Highway's AVX3_DL), two 16-bit integers on other x86, elsewhere
-// one float32.
+// Compiled once per instruction set. Each step of an integer product takes as many inputs as one instruction multiplies
+// and adds into a 32-bit lane: four bytes with VNNI (Highway's AVX3_DL), two 16-bit integers on other x86, one float32
+// elsewhere.
 #include "cortado/nn/narrow/kernel.h"
 
 #include <hwy/cache_control.h>
@@ -24,7 +24,7 @@ namespace {
 
 // --- Floating-point weights, a few rows. ---
 
-// Four outputs of kRows rows.
+// Computes four outputs of kRows rows.
 template <class T, int kRows>
 HWY_INLINE void short_tile(const ShortProduct& call, int64_t row, int64_t column) {
   const Floats d;
@@ -42,7 +42,7 @@ HWY_INLINE void short_tile(const ShortProduct& call, int64_t row, int64_t column
     Vec input[kRows];
     for (int r = 0; r < kRows; ++r) input[r] = hn::LoadU(d, x + r * call.x_row + i);
     for (int c = 0; c < 4; ++c) {
-      hwy::Prefetch(weight + (4 + c) * call.w_row + i);  // the next four outputs'
+      hwy::Prefetch(weight + (4 + c) * call.w_row + i);  // the next four outputs' weights
       const Vec w = load_vector(d, weight + step[c] + i);
       for (int r = 0; r < kRows; ++r) sum[r][c] = hn::MulAdd(input[r], w, sum[r][c]);
     }
@@ -89,7 +89,7 @@ namespace cortado::narrow {
 
 namespace {
 
-// To the next bfloat16 above, so that no value leaves its range.
+// Rounds up to the next bfloat16, so that no value leaves its range.
 uint16_t scale_bits(float largest) {
   const float scale = largest / 127;
   uint32_t bits;
@@ -104,7 +104,7 @@ float wide_scale(uint16_t scale) {
   return wide;
 }
 
-// n numbers of a group into places 4 · kColumns bytes apart, four at a time.
+// Rounds n numbers of a group into places 4 · kColumns bytes apart, four at a time.
 void pack_group(const float* from, int64_t n, int8_t* values, uint16_t& scale, uint16_t& sum) {
   float largest = 0;
   bool finite = true;
@@ -113,7 +113,7 @@ void pack_group(const float* from, int64_t n, int8_t* values, uint16_t& scale, u
     finite = finite && size <= 3e38f;
     largest = size > largest ? size : largest;
   }
-  scale = finite ? scale_bits(largest) : 0x7FC0;  // a NaN stays one
+  scale = finite ? scale_bits(largest) : 0x7FC0;  // a NaN stays a NaN
   const float inverse = finite && largest > 1e-30f ? 1 / wide_scale(scale) : 0;
   int all = 0;
   for (int64_t i = 0; i < n; ++i) {

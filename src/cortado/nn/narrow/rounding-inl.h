@@ -1,5 +1,5 @@
-// The rows of x that narrow matrices are multiplied with, rounded to int8.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// Rounds the rows of x to int8, for products with narrow matrices. Part of kernel.cpp, compiled once per instruction
+// set (hence the unusual guard).
 #if defined(CORTADO_NARROW_ROUNDING_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_NARROW_ROUNDING_INL_H
 #undef CORTADO_NARROW_ROUNDING_INL_H
@@ -10,8 +10,8 @@
 #include "cortado/nn/narrow/kernel.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
-// The inputs of a step with a matrix of 8 bits: as many as an instruction multiplies and adds in a 32-bit lane. With one
-// of 4 bits they are four on every x86: of eight such sums 16 bits are enough.
+// Inputs per step with an 8-bit matrix: as many as one instruction multiplies and adds into a 32-bit lane. With a 4-bit
+// matrix a step has four inputs on every x86, because eight such products fit into 16 bits.
 #undef CORTADO_STEP
 #if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
 #define CORTADO_STEP 4
@@ -38,8 +38,9 @@ using Lane = float;
 using Lane = int32_t;
 #endif
 
-// What a call's tasks share: the rounded rows, their scales, and for matrices of 4 bits the sum of each half a group.
-// Where a step is of four bytes, one factor has no sign: a matrix of 4 bits, or for one of 8 the rows, 128 higher.
+// Shared by a call's tasks: the rounded rows, their scales, and for 4-bit matrices the sum of each half group. If a
+// step has four bytes, one factor must be unsigned: the 4-bit matrix, or with an 8-bit matrix the rows, made 128
+// higher.
 struct Rounded {
   Lane* values;   // [rows, groups · steps]
   float* scales;  // [rows, groups]
@@ -55,7 +56,7 @@ struct Rounded {
 
 #if CORTADO_STEP == 1
 
-// Two vectors of inputs, as steps.
+// Stores two vectors of inputs as steps.
 HWY_INLINE void store_rounded(const Rounded&, hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
   hn::StoreU(hn::ConvertTo(Floats(), first), Floats(), to);
   hn::StoreU(hn::ConvertTo(Floats(), second), Floats(), to + kLanes);
@@ -70,7 +71,7 @@ HWY_INLINE void store_bytes(hn::Vec<Ints> q, bool higher, uint8_t* to) {
   hn::StoreU(hn::DemoteTo(with_signs, q), with_signs, reinterpret_cast<int8_t*>(to));
 }
 
-// Of every four inputs, pairs are the even and the odd ones: so they come apart from a weight's four bytes.
+// Splits every four inputs into the even and the odd ones, the order in which a weight's four bytes are unpacked.
 HWY_INLINE void store_pairs(hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
   const Ints d;
   const hn::Repartition<uint64_t, Ints> twos;
@@ -81,7 +82,7 @@ HWY_INLINE void store_pairs(hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to)
   hn::StoreU(hn::BitCast(d, hn::ConcatEven(twos, pairs(second), pairs(first))), d, to);
 }
 
-// Two vectors of inputs, as steps.
+// Stores two vectors of inputs as steps.
 HWY_INLINE void store_rounded(const Rounded& x, hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
   const bool of_eight = !x.sums;
   if (of_eight && step_of(8) == 2) return store_pairs(first, second, to);
@@ -92,7 +93,7 @@ HWY_INLINE void store_rounded(const Rounded& x, hn::Vec<Ints> first, hn::Vec<Int
 
 #endif
 
-// One group, zeros behind its end; number `at` of all. What is not finite gives a scale that is not.
+// Rounds one group, number `at` of all, with zeros after its end. If a number is not finite, neither is the scale.
 HWY_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
   const Floats d;
   const Ints di;

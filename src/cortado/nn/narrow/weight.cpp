@@ -30,8 +30,9 @@ void refuse_derivatives(const Tensor& x) {
                 "[weights] weights of 8 and 4 bits are for inference: they have no derivative");
 }
 
-// Up to 16 evenly spaced numbers that a group of n lies on, from its least to its largest: those that it lies on already
-// if it came out of four bits, not all of which need be there; else 16.
+// Up to 16 evenly spaced numbers that represent a group of n numbers, from its least to its largest. If the group came
+// from a 4-bit format, its numbers lie on such a grid (of which some may be unused), and that grid is found; else all
+// 16 are used.
 struct Spaced {
   c10::Half step = 0, least = 0;
 
@@ -40,12 +41,12 @@ struct Spaced {
     const auto [low, high] = std::minmax_element(x, x + n);
     const float from = *low, range = *high - from;
     least = from;
-    if (range < 1e-30f) return;  // all the same
+    if (range < 1e-30f) return;  // all equal
     int steps = kMost;
     while (steps > kMost / 2 && !lie_on(x, n, from, range / static_cast<float>(steps))) --steps;
     step = range / static_cast<float>(steps > kMost / 2 ? steps : kMost);
   }
-  // The number of the one that x is nearest to.
+  // Returns the index of the grid point nearest to x.
   int value(float x) const {
     const float wide = step, at = wide > 0 ? (x - least) / wide : 0;
     return at > 0 ? std::min(nearest(at), kMost) : 0;
@@ -53,7 +54,7 @@ struct Spaced {
 
  private:
   static constexpr int kMost = 15;
-  static int nearest(float x) { return static_cast<int>(x + 0.5f); }  // without a call
+  static int nearest(float x) { return static_cast<int>(x + 0.5f); }  // without a library call
   static bool lie_on(const float* x, int64_t n, float from, float step) {
     const float inverse = 1 / step;
     return std::all_of(x, x + n, [&](float number) {
@@ -63,7 +64,7 @@ struct Spaced {
   }
 };
 
-// Memory for rounded inputs, kept by each thread that calls: fresh pages would cost more than the rounding.
+// Memory for rounded inputs, kept per calling thread: fresh pages would cost more than the rounding.
 float* room_for(int64_t floats) {
   constexpr int64_t kMost = int64_t{1} << 24;
   thread_local Tensor room;
@@ -74,7 +75,7 @@ float* room_for(int64_t floats) {
   return room.data_ptr<float>();
 }
 
-// x as float32 [rows, in], a row's numbers side by side; what is so already is taken as it is, whatever its shape.
+// Returns x as float32 [rows, in] with contiguous rows. If x is that already it is returned, whatever its shape.
 Tensor plain_rows(const Tensor& x) {
   if (x.scalar_type() == at::kFloat && x.is_contiguous()) return x;
   return kernels::dense_rows(x.reshape({-1, x.size(-1)}).to(at::kFloat));
@@ -93,11 +94,11 @@ std::vector<int64_t> with_last(const Tensor& x, int64_t size) {
   return sizes;
 }
 
-// Up to so many rows weights are read as they are; for more it pays to widen them first.
+// With up to this many rows, 16-bit weights are read as stored; with more it pays to widen them first.
 constexpr int64_t kFewRows = 8;
-constexpr int64_t kFewFloatRows = 2;  // for more torch's product is faster
-constexpr int64_t kRowsApart = 64;    // while they are to be apart
-constexpr int64_t kWidened = 4096;    // outputs at a time: bounds the memory
+constexpr int64_t kFewFloatRows = 2;  // with more, torch's product is faster
+constexpr int64_t kRowsApart = 64;    // limit while RowsApart is active
+constexpr int64_t kWidened = 4096;    // outputs at a time, which bounds the memory
 
 thread_local bool rows_apart = false;
 
@@ -117,7 +118,7 @@ Tensor widened_linear(const Tensor& x, const Tensor& weight, const OptionalTenso
   return y;
 }
 
-// Whether a kernel, which has no backward, may read the weight where it lies.
+// Whether a kernel, which has no backward, may read the weight in place.
 bool readable(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
   const bool differentiate =
       at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad() || (bias && bias->requires_grad()));
@@ -160,7 +161,7 @@ void NarrowWeight::pack(const Tensor& weight) {
                 weight.scalar_type(), " ", weight.sizes());
   if (bits_ == 4 && weight.numel() > 0) {
     const auto [least, largest] = weight.aminmax();
-    const bool held = least.item<double>() >= -kMostHalf && largest.item<double>() <= kMostHalf;  // not of a NaN
+    const bool held = least.item<double>() >= -kMostHalf && largest.item<double>() <= kMostHalf;  // false for NaN
     fail_input_if(!held, "[weights] int4 weights are of finite numbers up to ", kMostHalf);
   }
   const narrow::Matrix to = matrix();
@@ -271,7 +272,7 @@ Tensor NarrowWeight::rows(const Tensor& indices, at::ScalarType type) const {
 }
 
 Tensor NarrowWeight::unpack_int4(const Tensor& indices) const {
-  const auto of_rows = [&](const Tensor& kept) {  // of [blocks, ..., kColumns, n]
+  const auto of_rows = [&](const Tensor& kept) {  // from [blocks, ..., kColumns, n]
     return kept.transpose(1, 2).flatten(0, 1).index_select(0, indices);
   };
   const Tensor bytes = of_rows(values_.unflatten(1, {-1, kColumns, 4}));

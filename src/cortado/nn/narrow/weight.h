@@ -1,4 +1,4 @@
-// Matrices of a model that are kept in fewer bits than its activations have, for inference.
+// Model matrices stored in fewer bits than the activations, for inference.
 #pragma once
 
 #include <string>
@@ -8,31 +8,31 @@
 
 namespace cortado {
 
-// What a model's matrices are kept in: the activations' type, or less. kInt4: of 4 bits; a model keeps its
-// vocabulary's matrices in 8.
+// The storage of a model's matrices: in the activations' type (kPlain), or smaller. With kInt4 the vocabulary's
+// matrices are kept in 8 bits.
 enum class WeightFormat { kPlain, kBFloat16, kFloat16, kInt8, kInt4 };
 
-// "bfloat16", "float16", "int8", "int4"; InputError for others.
+// Converts between names and formats: "bfloat16", "float16", "int8", "int4". InputError for other names.
 WeightFormat weight_format_of(const std::string& name);
 const std::vector<std::string>& weight_format_names();
-std::string weight_format_name(WeightFormat format);  // of kPlain: "plain"
+std::string weight_format_name(WeightFormat format);  // kPlain: "plain"
 
-// A matrix [out, in] as integers: of 8 bits with a scale for every 64 inputs of an output, 8.5 bits a weight; or of 4 with
-// a scale and a least number for every 32, 5 bits a weight, as ggml's Q4_1 has them, whose numbers stay what they are.
-// Products round their other factor to 8 bits, row by row: a row's result does not depend on the rows beside it.
+// A matrix [out, in] of integers. 8 bits: one scale per 64 inputs of an output, 8.5 bits per weight. 4 bits: one scale
+// and one least number per 32, 5 bits per weight, in the format of ggml's Q4_1, whose values are kept exactly. Products
+// round the other factor to 8 bits, row by row: a row's result does not depend on the other rows.
 class NarrowWeight {
  public:
-  NarrowWeight(int bits, int64_t out, int64_t in);  // not yet filled
+  NarrowWeight(int bits, int64_t out, int64_t in);  // uninitialised
 
-  // From a matrix of its shape and any floating type; of 4 bits of numbers up to 65504.
+  // Converts a matrix of equal shape and any floating-point type; 4 bits: of numbers up to 65504.
   void pack(const Tensor& weight);
 
-  // x [..., in] -> [..., out] in x's type. No derivative: InputError where one is asked for.
+  // x [..., in] -> [..., out] in x's type. InputError if a derivative is asked for.
   Tensor multiply(const Tensor& x, const OptionalTensor& bias) const;
-  // The same by several matrices of one x, which is rounded once. Null biases: none.
+  // The products of one x with several matrices; x is rounded once. Null biases: none.
   static std::vector<Tensor> multiply(const Tensor& x, const std::vector<const NarrowWeight*>& weights,
                                       const std::vector<OptionalTensor>& biases);
-  // The rows that int64 indices [...] name: [..., in].
+  // Returns the rows selected by int64 indices [...], as [..., in].
   Tensor rows(const Tensor& indices, at::ScalarType type) const;
 
   Tensor unpacked() const;  // float32 [out, in]
@@ -46,17 +46,17 @@ class NarrowWeight {
 
   int bits_;
   int64_t out_, in_;
-  Tensor values_;   // bytes; narrow::Matrix says how they lie
-  Tensor scales_;   // [blocks, groups, kColumns] bfloat16, of 4 bits float16
-  Tensor besides_;  // likewise int16, of 4 bits float16
+  Tensor values_;   // bytes, laid out as narrow::Matrix says
+  Tensor scales_;   // [blocks, groups, kColumns]; 8 bits: bfloat16, 4 bits: float16
+  Tensor besides_;  // shaped likewise; 8 bits: int16, 4 bits: float16
 };
 
-// x Wᵀ + b of float32 x and a W of 16-bit floating point, on the CPU; sums are of float32.
+// x Wᵀ + b for float32 x and W in 16-bit floating point, on the CPU; sums are float32.
 Tensor short_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 
-// While one lives, products of this thread with up to 64 rows are computed row by row in the same order of operations,
-// whatever the number of rows: what a sequence is told does not depend on those that are computed beside it. For more
-// than a few rows that costs time (torch's products share what they load between rows).
+// While an object lives, this thread computes products with up to 64 rows row by row in one order of operations,
+// whatever the number of rows: a sequence's results do not depend on the sequences computed beside it. For more than a
+// few rows this costs time (torch's products share loads between rows).
 class RowsApart {
  public:
   RowsApart();
@@ -68,8 +68,8 @@ class RowsApart {
   bool before_;
 };
 
-// The same of a few rows, W of float32 too: one call where torch makes seven. It does not take many rows, what will be
-// differentiated, other types, devices and layouts.
+// x Wᵀ + b for a few rows, also for W in float32: one call where torch makes seven. few_rows_linear_takes is false for
+// many rows, for calls that will be differentiated, and for other types, devices and layouts.
 bool few_rows_linear_takes(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 

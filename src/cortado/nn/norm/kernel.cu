@@ -1,4 +1,4 @@
-// RMS norms of training under autocast, with the addition before them, and their gradient: norm_gpu.h says what is computed.
+// RMS norms under autocast in training, with the addition before them, and their gradient; see norm_gpu.h.
 // Variants: PIECES=6 WARPS=1 | PIECES=6 WARPS=8 | PIECES=5 WARPS=2 CORTADO_HALF
 #include "cortado/nn/norm/norm_gpu-inl.h"
 

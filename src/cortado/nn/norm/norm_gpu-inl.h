@@ -1,4 +1,4 @@
-// RMS norms of training on a GPU: norm_gpu.h says what. One, two, four or eight warps have a row in their registers.
+// RMS norms in training; see norm_gpu.h. One, two, four or eight warps hold a row in registers.
 #pragma once
 
 #include "cortado/nn/norm/norm_gpu.h"
@@ -10,9 +10,9 @@ using device::FourFloats;
 
 template <int kPieces, int kWarps>
 class Norm {
-  static constexpr int kRows = kGpuNormWarps / kWarps;  // at once, of a block
+  static constexpr int kRows = kGpuNormWarps / kWarps;  // rows per block and step
   struct alignas(8) Words {
-    u32 x[2];  // of two numbers each
+    u32 x[2];  // two numbers each
   };
 
  public:
@@ -89,7 +89,7 @@ class Norm {
     return x;
   }
 
-  // The sum over a row's threads, to all of them. Two calls one behind the other have different turns.
+  // Sums over a row's threads and returns the sum to all of them. Two consecutive calls need different turns.
   DEV float of_row(float x, int turn) const {
     x = device::sum_of_warp(x);
     if constexpr (kWarps > 1) {
@@ -138,7 +138,7 @@ class Norm {
   }
 
   const GpuNorm& in_;
-  const int lane_, warp_, slot_, first_;  // slot_: which of the block's rows; first_: of the thread's numbers
+  const int lane_, warp_, slot_, first_;  // slot_: the row within the block; first_: the thread's first number
 };
 
 }  // namespace cortado::norm

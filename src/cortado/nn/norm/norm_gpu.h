@@ -1,25 +1,26 @@
-// RMS norms of training under autocast, on a GPU: sizes and pointers. Read by C++ and by NVRTC: nothing is included.
+// The arguments of the GPU kernels for RMS norms under autocast in training: sizes and pointers. Read by C++ and by
+// NVRTC: nothing is included.
 #pragma once
 
 namespace cortado::norm {
 
-// A row's numbers, float32 or of 16 bits.
+// Numbers of a row, float32 or 16-bit.
 struct GpuRow {
   void* data;
   int is_short;
 };
 
-// y = x / rms(x) ⊙ weight in 16 bits, summed and scaled in float32; with `branch` of x + branch, which is left in `sum`.
-// x is float32 or, without a branch, of 16 bits.
+// y = x / rms(x) ⊙ weight in 16 bits, computed in float32. With `branch` it norms x + branch, which is written to
+// `sum`. x is float32, or 16-bit if there is no branch.
 struct GpuNorm {
-  GpuRow x;            // [rows, width]; backward: what was normed
+  GpuRow x;            // [rows, width]; backward: the norm's input
   const void* branch;  // 16-bit, or null
   const float* weight;
   float* sum;
   void* y;
   float* scale;  // [rows]: 1 / rms
-  // Backward: reads x, scale, weight and dy. dx has dsum, where there is one, and what is behind the norm; dbranch the
-  // same in 16 bits; dweights [row slots, width] what is to be added up.
+  // Backward: reads x, scale, weight and dy. dx is the sum of the norm's gradient and dsum, if given; dbranch is dx in
+  // 16 bits; dweights [row slots, width] holds partial sums.
   const void* grad_y;
   const float* grad_sum;  // or null
   GpuRow grad_x;
@@ -29,12 +30,12 @@ struct GpuNorm {
   float eps;
 };
 
-constexpr int kGpuNormWarps = 8;   // of a block
-constexpr int kGpuNormPieces = 6;  // of four numbers that a thread has of a row, at most
+constexpr int kGpuNormWarps = 8;   // per block
+constexpr int kGpuNormPieces = 6;  // pieces of four numbers per thread and row, at most
 constexpr int kGpuNormBytes = 2 * kGpuNormWarps * 4;
 constexpr int kGpuNormWidest = 4 * 32 * kGpuNormWarps * kGpuNormPieces;
 
-// Warps that share a row, and pieces of a thread.
+// Warps per row, and pieces per thread.
 constexpr int gpu_norm_warps(int width) {
   int warps = 1;
   while (warps * 128 * kGpuNormPieces < width) warps *= 2;

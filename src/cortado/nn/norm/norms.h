@@ -7,13 +7,13 @@
 
 namespace cortado {
 
-// x [..., D] -> the same shape.
+// x [..., D] -> [..., D].
 class Norm : public Module {
  public:
   using Module::Module;
   virtual Tensor forward(const Tensor& x) const = 0;
 
-  // In a residual stream: x + branch (undefined: x), and its norm.
+  // For a residual stream: returns x + branch (x if branch is undefined) and its norm.
   virtual NormedSum forward_of_sum(const Tensor& x, const Tensor& branch) const {
     const Tensor sum = branch.defined() ? x + branch : x;
     return {sum, forward(sum)};
@@ -22,7 +22,7 @@ class Norm : public Module {
   Tensor weight;
 };
 
-// rms_norm (op.h) with a weight [D] that starts at 1.
+// rms_norm (op.h) with a weight [D], initialised to 1.
 class RmsNorm : public Norm {
  public:
   explicit RmsNorm(int64_t dim, double eps = 1e-6, int64_t groups = 1);
@@ -34,7 +34,7 @@ class RmsNorm : public Norm {
   int64_t groups_;
 };
 
-// (x - mean)/√(variance + eps)·weight [D] + bias [D]; weight starts at 1, bias at 0.
+// (x - mean)/√(variance + eps)·weight [D] + bias [D]; weight is initialised to 1, bias to 0.
 class LayerNorm : public Norm {
  public:
   explicit LayerNorm(int64_t dim, double eps = 1e-5, bool with_bias = true);

@@ -36,11 +36,11 @@ void launch(cuda::Machine& machine, const char* name, const GpuNorm& in, at::Sca
                  {unsigned(blocks)}, &in);
 }
 
-// Rows that a block has at once, and how often that are all of them.
+// Rows that a block has at a time, and the number of such steps for all rows.
 int64_t slots_of(const GpuNorm& in) { return kGpuNormWarps / gpu_norm_warps(in.width); }
 int64_t steps_of(const GpuNorm& in) { return (in.rows + slots_of(in) - 1) / slots_of(in); }
 
-// The two ways from x, by the stream and by the norm, come back as one.
+// The gradients of x through the residual stream and through the norm are returned as one sum.
 class NormFunction : public torch::autograd::Function<NormFunction> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& x, const OptionalTensor& branch,

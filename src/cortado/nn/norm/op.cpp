@@ -13,8 +13,8 @@ namespace {
 
 Tensor inverse_rms(const Tensor& x, double eps) { return at::rsqrt(at::mean(at::square(x), -1, true).add_(eps)); }
 
-// x -> x/rms(x), with a backward of its own: autograd's would keep and read three more tensors of x's size.
-// With y = x·r, r = (mean x² + eps)^-1/2:  dx = r·(dy - y·mean(dy·y)).
+// x -> x/rms(x) with its own backward, because autograd's would save and read three more tensors of x's size. With y =
+// x·r, r = (mean x² + eps)^-1/2: dx = r·(dy - y·mean(dy·y)).
 class NormalizeRms : public torch::autograd::Function<NormalizeRms> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, double eps) {
@@ -37,13 +37,13 @@ bool are(at::ScalarType type, const Tensor& x, const Tensor& weight) {
   return x.scalar_type() == type && weight.scalar_type() == type;
 }
 
-// y [..., D] -> [..., groups, D/groups], and back.
+// y [..., D] -> [..., groups, D/groups]; joined() is the inverse.
 Tensor in_groups(const Tensor& x, int64_t groups) {
   return groups == 1 ? x : x.unflatten(-1, {groups, x.size(-1) / groups});
 }
 Tensor joined(const Tensor& y, int64_t groups) { return groups == 1 ? y : y.flatten(-2); }
 
-// 16 bits by torch's kernel, which sums in float32.
+// For 16-bit types: torch's kernel, which sums in float32.
 Tensor norm_by_torch(const Tensor& x, const Tensor& weight, double eps, int64_t groups) {
   const Tensor rows = in_groups(x, groups);
   return joined(at::rms_norm(rows, rows.sizes().slice(rows.dim() - 1), {}, eps), groups).to(x.scalar_type()) * weight;

@@ -9,7 +9,7 @@ namespace cortado {
 // x [..., D], weight [D] -> [..., D]. Each of `groups` equal parts of D has its own mean.
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, int64_t groups);
 
-// x + branch (x itself where branch is undefined), and its norm.
+// x + branch (x if branch is undefined), and its norm.
 struct NormedSum {
   Tensor sum, y;
 };

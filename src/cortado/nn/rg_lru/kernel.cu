@@ -1,4 +1,4 @@
-// What the RG-LRU's scan takes, and its gradient, and one token of it: rg_lru_gpu.h says what is computed.
+// The RG-LRU's gates, their gradient, and one token of the whole unit; see rg_lru_gpu.h.
 #include "cortado/nn/rg_lru/rg_lru_gpu-inl.h"
 #include "cortado/nn/rg_lru/rg_lru_step_gpu-inl.h"
 

@@ -14,13 +14,13 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// [blocks,N,size], or of one block [B,T,D].
+// [blocks,N,size], or [B,T,D] as one block.
 GpuNumbers numbers_of(const Tensor& x) {
   return {x.data_ptr(), x.scalar_type() == at::kBFloat16, int(x.size(2)), x.stride(0)};
 }
 Tensor floats(const Tensor& x) { return x.to(at::kFloat).contiguous(); }
 
-// A call's inputs, without gaps.
+// A call's inputs, made contiguous.
 struct Call {
   RgLruInputs given;
   GpuRgLru in{};

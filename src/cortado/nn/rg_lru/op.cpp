@@ -12,9 +12,9 @@
 namespace cortado {
 namespace {
 
-constexpr double kLargestSlope = 1000.0;  // of the square root, whose derivative is infinite at a = 1
+constexpr double kLargestSlope = 1000.0;  // limit on the derivative of the square root, which is infinite at a = 1
 
-// √y with its derivative 1/(2√y) held at kLargestSlope.
+// √y with its derivative 1/(2√y) limited to kLargestSlope.
 class BoundedSqrt : public torch::autograd::Function<BoundedSqrt> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& y) {

@@ -6,7 +6,7 @@
 namespace cortado {
 namespace {
 
-constexpr double kSlowest = 0.999, kFastest = 0.9;  // the range of a at the start
+constexpr double kSlowest = 0.999, kFastest = 0.9;  // range of a at initialisation
 
 }  // namespace
 
@@ -18,7 +18,7 @@ RgLru::RgLru(int64_t dim, int64_t heads) : Module("RgLru") {
   register_parameter(lambda, "lambda", (1 / a - 1).log(), Role::kDynamics);
 }
 
-// A part makes exp(Σ_t log a_t) h + Σ_t exp(Σ_{s>t} log a_s) b_t of what it begins with.
+// A part maps the state h before it to exp(Σ_t log a_t) h + Σ_t exp(Σ_{s>t} log a_s) b_t.
 Tensor RgLru::before(const RgLruGates& now, const Tensor& start, const SequenceParts& parts) {
   const auto made = [](const Tensors& in) -> Composition {
     const Tensor left = left_of_decays(in[0]);

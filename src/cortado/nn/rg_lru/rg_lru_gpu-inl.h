@@ -1,4 +1,4 @@
-// What the RG-LRU's scan takes, on a GPU: rg_lru_gpu.h says what. A thread has two channels of kRgLruRows rows.
+// The RG-LRU's gates on a GPU; see rg_lru_gpu.h. A thread has two channels of kRgLruRows rows.
 #pragma once
 
 #include "cortado/nn/rg_lru/rg_lru_gpu.h"
@@ -11,7 +11,7 @@ using device::reciprocal;
 using device::sigmoid;
 using device::Two;
 
-// 1 - e^x for x <= 0: near 0 by its series.
+// 1 - e^x for x <= 0; a series near 0.
 DEV float one_minus_exp(float x) {
   if (x < -0.25f) return 1 - exponential(x);
   return -x * (1 + x * (0.5f + x * (1.0f / 6 + x * (1.0f / 24 + x * (1.0f / 120 + x * (1.0f / 720))))));
@@ -28,7 +28,7 @@ struct RgLruPlace {
   }
 };
 
-// This thread's two channels of such numbers.
+// This thread's two channels.
 struct TwoChannels {
   unsigned char* data;
   int is_short, size;
@@ -53,7 +53,7 @@ struct TwoChannels {
 DEV Two two(const float* numbers, long long at) { return *reinterpret_cast<const Two*>(numbers + at); }
 DEV Two& two(float* numbers, long long at) { return *reinterpret_cast<Two*>(numbers + at); }
 
-// What a row's two channels are made of.
+// Reads the inputs of a row's two channels.
 struct RgLruReader {
   const TwoChannels r, i, x;
   const Two slope, r_bias, i_bias;
@@ -82,7 +82,7 @@ struct RgLruReader {
   }
 };
 
-constexpr int kRgLruAhead = 4;  // rows that are fetched before any is written
+constexpr int kRgLruAhead = 4;  // rows that are fetched before the first is written
 
 DEV void rg_lru_gates(const GpuRgLru& in) {
   const RgLruPlace place(in);

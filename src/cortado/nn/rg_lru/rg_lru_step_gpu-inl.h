@@ -1,5 +1,5 @@
-// One token of the RG-LRU on a GPU: rg_lru_gpu.h says what. A lane has two channels of both gates, a warp every eighth of
-// the inputs.
+// One token of the RG-LRU on a GPU; see rg_lru_gpu.h. A lane has two channels of both gates; a warp sums over every
+// eighth input.
 #pragma once
 
 #include "cortado/nn/rg_lru/rg_lru_gpu-inl.h"
@@ -12,7 +12,7 @@ using device::short_number;
 
 constexpr int kRgLruStepWarps = kRgLruStepThreads / 32;
 
-// log(1 + e^x), by the series of the inverse hyperbolic tangent where e^x is small.
+// log(1 + e^x); if e^x is small, by the series of the inverse hyperbolic tangent.
 DEV float softplus(float x) {
   if (x > 20) return x;
   const float e = device::exponential(x);
@@ -22,10 +22,10 @@ DEV float softplus(float x) {
 }
 
 struct RgLruStepPlace {
-  int channel;  // of the head
+  int channel;  // within the head
   long long head, at, row;
 
-  // The block's channel number `own`.
+  // The place of the block's channel number `own`.
   DEV RgLruStepPlace(const GpuRgLruStep& in, int own)
       : channel(blockIdx.x * kRgLruStepChannels + own),
         head(blockIdx.y),
@@ -33,7 +33,7 @@ struct RgLruStepPlace {
         row(device::times(blockIdx.z, in.heads) * in.size) {}
 };
 
-// This warp's part of the two products for two channels, left in `room` [warps][gate][channels].
+// Computes this warp's part of both products for two channels and writes it to `room` [warps][gate][channels].
 DEV void rg_lru_step_products(const GpuRgLruStep& in, float* room) {
   const int lane = CORTADO_THREAD & 31, warp = CORTADO_THREAD >> 5;
   const RgLruStepPlace place(in, 2 * lane);

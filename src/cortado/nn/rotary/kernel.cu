@@ -1,4 +1,4 @@
-// Rotary positions: rotary_gpu.h says what is computed.
+// Rotary positions; see rotary_gpu.h.
 #include "cortado/nn/rotary/rotary_gpu-inl.h"
 
 extern "C" __global__ void __launch_bounds__(256) rotary(const cortado::window::GpuRotary in) {

@@ -13,7 +13,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// A rotation's adjoint is the rotation back: nothing of x is kept.
+// The adjoint of a rotation is the inverse rotation, so x is not saved.
 class TurnFunction : public torch::autograd::Function<TurnFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& cos, const Tensor& sin) {

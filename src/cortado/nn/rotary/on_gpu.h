@@ -1,4 +1,4 @@
-// Rotary positions by a kernel for GPUs.
+// Rotary positions by GPU kernels.
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"
@@ -6,18 +6,18 @@
 
 namespace cortado::window {
 
-// Whether it turns these: bfloat16 x [B,T,H,K] by float32 tables [B|1,T,1,half], K up to 128 and half multiples of 8, on a
-// GPU that has kernels.
+// Whether the kernel rotates x: bfloat16 [B,T,H,K], float32 tables [B|1,T,1,half], K up to 128, K and half multiples of
+// 8, a GPU on which kernels can run.
 bool gpu_turns(const Tensor& x, const Tensor& cos);
 
-// Pairs of channels (i, i + half) of every head by their token's angle, times `direction` (1 or -1).
+// Rotates pairs of channels (i, i + half) of every head by their token's angle times `direction` (1 or -1).
 Tensor turn_on_gpu(const Tensor& x, const Tensor& cos, const Tensor& sin, float direction, cuda::Machine& machine);
 
-// The same, differentiable, where x is.
+// turn_on_gpu on x's GPU, differentiable.
 Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin);
 
-// One token's queries and keys [B,1,·,K], in bfloat16, by angles of position (int64 [B]) times frequency (float64 [half]),
-// without derivatives.
+// One token's queries and keys [B,1,·,K] in bfloat16, rotated by position (int64 [B]) times frequency (float64 [half]).
+// Not differentiable.
 struct Turned {
   Tensor q, k;
 };

@@ -1,4 +1,4 @@
-// Rotary positions as an operator: what turns queries and keys by their tables.
+// Rotary positions as an operator: rotates queries and keys by their tables.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "cortado/base/error.h"
@@ -19,7 +19,7 @@ Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return at::cat({first, second}, -1).to(x.scalar_type());
 }
 
-// A rotation's adjoint is the rotation back: no intermediate needs to be kept.
+// The adjoint of a rotation is the inverse rotation, so nothing needs to be saved.
 class Rotate : public torch::autograd::Function<Rotate> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& cos,
@@ -35,7 +35,7 @@ class Rotate : public torch::autograd::Function<Rotate> {
   }
 };
 
-// The channels behind the table's pass as they are.
+// Channels beyond the table's are copied.
 Tensor rotate_by_definition(const Tensor& x, const RotaryTable& table) {
   const int64_t turned = 2 * table.cos.size(3);
   if (x.size(3) > turned) {

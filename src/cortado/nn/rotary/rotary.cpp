@@ -10,8 +10,8 @@
 namespace cortado {
 namespace {
 
-constexpr size_t kMostFrequencies = 64;                // kinds of frequencies that a thread keeps
-constexpr int64_t kMostKeptAngles = int64_t{1} << 22;  // in the table that it keeps: 32 MiB in float32
+constexpr size_t kMostFrequencies = 64;                // sets of frequencies that a thread keeps
+constexpr int64_t kMostKeptAngles = int64_t{1} << 22;  // of the table that a thread keeps: 32 MiB in float32
 
 // theta^(-2i/channels), scaled, float64.
 Tensor make_frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptions& options) {
@@ -25,14 +25,14 @@ Tensor make_frequencies(int64_t channels, const Rotary& rotary, const at::Tensor
                   " channels need ", channels / 2, " factors, got ", scaling.factors.size());
     return plain / at::tensor(scaling.factors, at::kDouble).to(options.device());
   }
-  const Tensor turns = plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // in the old context
+  const Tensor turns = plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // per original context
   const Tensor kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp_(0, 1);
   return plain * (kept + (1 - kept) / scaling.factor);
 }
 
 constexpr double kLargestFactor = 1e9;
 
-// A dense batch from zero has the same positions in every row: one row of a table serves all. float64.
+// Returns one row of positions if all rows are equal (a dense batch from zero), so that one table row serves all.
 Tensor different_rows(const Tensor& positions) {
   const bool same = positions.size(0) > 1 && positions.stride(0) == 0;
   return same ? positions.narrow(0, 0, 1) : positions;
@@ -49,8 +49,8 @@ RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& 
   return {narrowed(at::cos_out), narrowed(at::sin_out)};
 }
 
-// All layers of a model turn by the same angles: a thread keeps its last table. On other devices a look at the
-// positions would wait for all work before.
+// All layers of a model use the same angles, so each thread keeps its last table. On other devices comparing positions
+// would wait for all work in progress.
 struct LastTable {
   Tensor positions;
   int64_t head_dim = 0;
@@ -112,12 +112,12 @@ Tensor rotary_frequencies(int64_t channels, const Rotary& rotary, at::Device dev
     Rotary rotary;
     Tensor frequencies;
   };
-  thread_local std::vector<Known> known;  // each layer asks for them with each token
+  thread_local std::vector<Known> known;  // every layer asks for them at every token
   for (const Known& one : known) {
     if (one.channels == channels && one.device == device && one.rotary == rotary) return one.frequencies;
   }
   if (known.size() >= kMostFrequencies) known.clear();
-  const c10::InferenceMode ordinary(false);  // kept for callers in any mode
+  const c10::InferenceMode ordinary(false);  // usable by callers in any mode
   const Tensor made = make_frequencies(channels, rotary, at::TensorOptions(at::kDouble).device(device));
   return known.emplace_back(channels, device, rotary, made).frequencies;
 }
@@ -125,11 +125,11 @@ Tensor rotary_frequencies(int64_t channels, const Rotary& rotary, at::Device dev
 RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
   fail_input_if(head_dim < 2 || head_dim % 2 != 0, "[rotary] the head size must be even, got ", head_dim);
   const bool kept = positions.is_cpu() && positions.stride(0) != 0 &&
-                    positions.numel() <= kMostKeptAngles / (head_dim / 2);  // all layers then form a longer one anew
+                    positions.numel() <= kMostKeptAngles / (head_dim / 2);  // else every layer computes it
   if (!kept) return make_table(positions, head_dim, rotary, type);
   thread_local LastTable last;
   if (!last.serves(positions, head_dim, rotary, type)) {
-    const c10::InferenceMode ordinary(false);  // the table may be asked for in any mode
+    const c10::InferenceMode ordinary(false);  // usable by callers in any mode
     const at::NoGradGuard no_grad;
     last = {positions.clone(), head_dim, type, rotary, make_table(positions, head_dim, rotary, type)};
   }
@@ -148,7 +148,7 @@ std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, 
   };
   const auto kept = [&](size_t i) { return (1 / factors[i] - 1 / scaling.factor) / (1 - 1 / scaling.factor); };
   scaling.original_context = 0;
-  // A frequency that is neither kept nor stretched whole says how long it was.
+  // A frequency between the two limits determines the original context.
   for (size_t i = 0; i < factors.size() && scaling.original_context == 0; ++i) {
     if (kept(i) < 0.01 || kept(i) > 0.99) continue;
     const double turns = scaling.low + kept(i) * (scaling.high - scaling.low);

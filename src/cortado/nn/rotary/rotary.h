@@ -8,18 +8,19 @@
 
 namespace cortado {
 
-// How a model's angles were stretched to a longer context than it was first trained on: frequency i is divided by
-// linear   the factor;
-// llama3   the factor where a turn takes more than original_context/low tokens, 1 where it takes fewer than
-//          original_context/high, and between them what interpolates the frequencies linearly in turns per context;
-// factors  factors[i], as GGUF files have it.
+// How a model's angles are stretched to a longer context than it was first trained on. Frequency i is divided by
+//
+//   linear   the factor;
+//   llama3   the factor if one turn takes more than original_context/low tokens, 1 if it takes fewer than
+//            original_context/high; in between the frequency is interpolated linearly in turns per context;
+//   factors  factors[i], as in GGUF files.
 struct RotaryScaling {
   enum class Type { kNone, kLinear, kLlama3, kFactors };
   Type type = Type::kNone;
   double factor = 1.0;
   double low = 1.0, high = 4.0;
   int64_t original_context = 8192;
-  std::vector<double> factors = {};  // K/2 of them
+  std::vector<double> factors = {};  // K/2 numbers
 
   bool operator==(const RotaryScaling&) const = default;
 
@@ -29,7 +30,7 @@ struct RotaryScaling {
   Json to_json() const;  // an empty object without scaling
 };
 
-// The scaling of type llama3 that has these factors, as GGUF files keep it, where it has Llama 3's own low 1 and
+// Returns the llama3 scaling that has these factors (GGUF files store the factors), if it has Llama 3's own low 1 and
 // high 4.
 std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, double theta);
 
@@ -43,35 +44,35 @@ struct Rotary {
   bool operator==(const Rotary&) const = default;
 };
 
-// The frequencies of K/2 pairs of channels, float64 [K/2] on the device.
+// Returns the frequencies of K/2 pairs of channels, float64 [K/2] on the device.
 Tensor rotary_frequencies(int64_t channels, const Rotary& rotary, at::Device device);
 
-// cos and sin of position·frequency i, i < K/2, shaped [B|1, T, 1, K/2]. The angles are formed in float64, so that
-// they are as good at position 10^6 as at 10; the tables are float32 (float64 where the rotated tensors are).
+// cos and sin of position · frequency i, i < K/2, [B|1, T, 1, K/2]. The angles are computed in float64, so that they
+// are as accurate at position 10^6 as at 10; the tables are float32 (float64 if the rotated tensors are).
 struct RotaryTable {
   Tensor cos;
   Tensor sin;
 };
 
-// positions int64 [B, T]; head_dim = K must be even and positive: InputError.
+// positions int64 [B, T]. InputError: head_dim = K is odd or not positive.
 RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary,
                          at::ScalarType type = at::kFloat);
 
-// x [B, T, H, K], channels i and i + K/2 turned by angle i:
-// y = [x_1 cos - x_2 sin, x_2 cos + x_1 sin], x_1, x_2 the halves. Computed in the table's type, returned in x's.
-// With a table of K' < K channels the first K' are turned so and the others pass.
+// Rotates channels i and i + K/2 of x [B, T, H, K] by angle i: with x_1, x_2 the halves of x, y = [x_1 cos - x_2 sin,
+// x_2 cos + x_1 sin]. Computed in the table's type, returned in x's. With a table of K' < K channels only the first K'
+// are rotated, and the others are copied.
 Tensor rotate(const Tensor& x, const RotaryTable& table);
 
-// Both at once. Compute the table once where several tensors share the positions.
+// rotary_table and rotate in one call. If several tensors share the positions, compute the table once instead.
 Tensor apply_rotary(const Tensor& x, const Tensor& positions, const Rotary& rotary);
-// Queries and keys [B,T,·,K] in their places, with one table; nothing without rotary positions. `channels`: the first
-// so many (all).
+// Rotates queries and keys [B,T,·,K] in place with one table; does nothing if `rotary` is empty. `channels`: rotate
+// only the first so many (default: all).
 void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, const std::optional<Rotary>& rotary,
                              std::optional<int64_t> channels = {});
 
-// Absolute positions, added to the embeddings: interleaved sines and cosines, p_t[2i] = sin(t/10^(4·2i/D)), p_t[2i+1] =
-// cos of the same. positions int64 [B, T] -> [B|1, T, D] in `type`. An odd D ends on a sine. Learned positions are an
-// Embedding over the positions.
+// Absolute positions to be added to the embeddings: interleaved sines and cosines, p_t[2i] = sin(t/10^(4·2i/D)) and
+// p_t[2i+1] = cos(t/10^(4·2i/D)). positions int64 [B, T] -> [B|1, T, D] in `type`. An odd D ends on a sine. (Learned
+// positions are an Embedding over the positions.)
 Tensor sinusoidal_positions(const Tensor& positions, int64_t dim, at::ScalarType type);
 
 }  // namespace cortado

@@ -1,4 +1,4 @@
-// Rotary positions on a GPU: rotary_gpu.h says what. A lane has a piece of eight channels, and those that it turns with.
+// Rotary positions on a GPU; see rotary_gpu.h. A lane has eight channels and their partners.
 #pragma once
 
 #include "cortado/nn/rotary/rotary_gpu.h"
@@ -6,18 +6,18 @@
 
 namespace cortado::window {
 
-// Eight channels from `channel` on, and those that they are turned with, at a distance of `half` before or behind.
+// Eight channels from `channel` on, and their partners, `half` channels before or after.
 struct TurnedPiece {
   float x[8], other[8];
-  bool turns, is_first;  // is_first: the others are behind
-  int angle;             // of the first one
+  bool turns, is_first;  // is_first: the partners come after
+  int angle;             // index of the first channel's angle
 
   DEV TurnedPiece(const u16* row, int channel, int half) : turns(channel < 2 * half), is_first(channel < half) {
     angle = is_first ? channel : channel - half;
     device::read8(x, row, channel);
     if (turns) device::read8(other, row, channel + (is_first ? half : -half));
   }
-  // `sine`: with the direction's sign.
+  // `sine` includes the direction's sign.
   DEV void turn(int i, float cosine, float sine) { x[i] = cosine * x[i] + (is_first ? -sine : sine) * other[i]; }
 };
 
@@ -37,7 +37,7 @@ DEV void turn(const GpuRotary& in) {
   row.write(in.y, in.width, piece.x);
 }
 
-// What is left of an angle that is not negative without its whole turns.
+// Reduces a nonnegative angle modulo a full turn.
 DEV float part_of_turn(double angle) {
   constexpr double kTurn = 6.283185307179586;
   const auto turns = static_cast<double>(static_cast<long long>(angle * (1 / kTurn) + 0.5));

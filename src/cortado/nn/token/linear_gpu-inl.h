@@ -1,8 +1,8 @@
-// Linear maps of a few rows on a GPU: linear_gpu.h says what. What such a map takes is to read its weights, so a block has
-// sixteen of their rows whole, its warps every eighth piece of them each, and some pieces are always on their way. A
-// product's sum may go in any order, as long as it is one for both operands: a lane takes eight neighbours of a row,
-// which are read at once, for what two products of 16 have in its place. They come by way of shared memory, where nobody
-// else reads them, because the compiler, which saves registers, lets loads into these wait for each other.
+// Linear maps of a few rows; see linear_gpu.h. Reading the weights takes most of the time. So each block reads sixteen
+// whole rows of them, each of its warps every eighth piece, with some pieces always in flight. The order of a product's
+// sum is arbitrary if both operands agree on it: a lane reads eight neighbouring numbers of a row at once and uses them
+// in place of the numbers that two products of depth 16 expect there. The copies go to shared memory, although no other
+// thread reads them, because the compiler saves registers and would make loads into registers wait for each other.
 #pragma once
 
 #include "cortado/nn/token/linear_gpu.h"
@@ -17,9 +17,9 @@ struct LinearOfFewRows {
   static constexpr int kAhead = gpu_linear_ahead(kTiles);
   const GpuLinear& in;
   const int lane, warp;
-  GpuMap map;         // this block's
-  const void* other;  // the weights of rows 8 to 15 of the block's
-  int first, second;  // the output of the lanes' first rows, and of those eight behind
+  GpuMap map;         // this block's map
+  const void* other;  // the weights of rows 8 to 15 of the block
+  int first, second;  // outputs of the lanes' first rows, and of the eight rows after
 
   DEV explicit LinearOfFewRows(const GpuLinear& given)
       : in(given), lane(CORTADO_THREAD & 31), warp(CORTADO_THREAD >> 5), map(given.maps[0]) {
@@ -39,13 +39,13 @@ struct LinearOfFewRows {
   DEV void run() {
     float sums[kTiles][4] = {};
     add_up(sums);
-    __syncthreads();  // nobody reads what came any more
+    __syncthreads();  // all copies have been read
     auto* const room = reinterpret_cast<float*>(device::shared_memory());
     UNROLL for (int tile = 0; tile < kTiles; ++tile) {
       UNROLL for (int i = 0; i < 4; ++i) room[((warp * kTiles + tile) * 4 + i) * 32 + lane] = sums[tile][i];
     }
     __syncthreads();
-    // Of a tile a lane has four places, gated two that it makes of four; a warp writes one after the other.
+    // Each lane owns four outputs of a tile, or two if gated: it combines pairs. The warps write one after the other.
     const int places = in.gated ? 2 : 4;
     UNROLL_BY(1) for (int n = warp; n < places * kTiles; n += kLinearWarps) {
       const int tile = n / places, place = n - tile * places, out = place < 2 ? first : second;
@@ -55,13 +55,13 @@ struct LinearOfFewRows {
   }
 
  private:
-  // Where a lane has eight numbers of operand `i` of a piece: the weights' rows, and behind them the tiles of x.
+  // Where a lane keeps eight numbers of operand `i` of a piece: first the weights' rows, then the tiles of x.
   DEV unsigned char* place_of(int piece, int i) const {
     const int stage = piece % kAhead * (2 + kTiles) + i;
     return device::shared_memory() + (stage * kGpuLinearThreads + CORTADO_THREAD) * 16;
   }
 
-  // Of a row that is not there, and behind its end, zeros.
+  // Missing rows, and numbers after a row's end, are read as zeros.
   DEV void fetch(int piece, int i, const u16* row) const {
     const int at = (piece * kLinearWarps + warp) * kLinearPiece + (lane & 3) * 8;
     const bool there = row && at < in.in;
@@ -83,7 +83,7 @@ struct LinearOfFewRows {
     UNROLL for (int piece = 0; piece < kAhead; ++piece) fetch_all(piece);
     UNROLL_BY(1) for (int piece = 0; piece < pieces; ++piece) {
       device::wait_for_groups<kAhead - 1>();
-      device::keep_order();  // no barrier does, as nobody else reads what this thread has copied
+      device::keep_order();  // instead of a barrier: only this thread reads its copies
       device::Four x[2 + kTiles];
       UNROLL for (int i = 0; i < 2 + kTiles; ++i) x[i] = *reinterpret_cast<const device::Four*>(place_of(piece, i));
       UNROLL for (int half = 0; half < 4; half += 2) {

@@ -1,4 +1,4 @@
-// An RMS norm of a few rows on a GPU: norm_gpu.h says what.
+// An RMS norm of a few rows; see norm_gpu.h.
 #pragma once
 
 #include "cortado/nn/token/norm_gpu.h"
@@ -24,7 +24,7 @@ DEV void rms_norm(const GpuNorm& in) {
   auto* const room = reinterpret_cast<float*>(device::shared_memory());
   const float all = device::sum_of_warp(device::total_of_warps(squares, room));
   const float scale = 1 / device::square_root(all / in.width + in.eps);
-  const void* const whole = in.branch ? in.sum : in.x;  // what a thread has written it reads itself
+  const void* const whole = in.branch ? in.sum : in.x;  // a thread reads only what it has written itself
   for (int at = CORTADO_THREAD * 8; at < in.width; at += kGpuNormThreads * 8) {
     float x[8], weight[8];
     device::read8(x, whole, place + at);

@@ -12,10 +12,10 @@ namespace {
 
 constexpr const char* kSource = "token/kernel";
 constexpr int64_t kMostRows = kGpuLinearTiles * kGpuLinearRows, kMostNumbers = int64_t{1} << 30;
-// Every block reads x: of more rows than these that is more than its weights, and many blocks wait for it.
+// Every block reads all of x. With more rows than kReadOnce that is more than its weights, and many blocks wait for it.
 constexpr int64_t kReadOnce = kGpuLinearOut, kFewOutputs = 8192;
 
-// Not of what is to be differentiated.
+// Tensors that will be differentiated are refused.
 bool reads(const Tensor& x) {
   return cuda::is_there(x) && cuda::is_short(x.scalar_type()) && x.numel() < kMostNumbers &&
          !cuda::is_differentiated(x);

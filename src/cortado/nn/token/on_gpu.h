@@ -1,5 +1,5 @@
-// What a token's layers take beside their scans, by kernels for GPUs: a call's few rows in one launch each. None of it is
-// differentiated, and each says whether it takes its arguments; if not, its caller does the same by ATen.
+// A single token's layers besides their scans, by GPU kernels: one launch per call on a few rows. Not differentiable.
+// Each kernel has a function that says whether it takes its arguments; if not, the caller computes by ATen.
 #pragma once
 
 #include <vector>
@@ -12,26 +12,27 @@ namespace cortado::token {
 struct Map {
   Tensor weight;  // [out, in]
   OptionalTensor bias;
-  OptionalTensor onto = {};  // [..., out]: what is added to
+  OptionalTensor onto = {};  // [..., out]: added to the result
 };
 
-// x [..., in] of up to 64 rows and one to four maps, in bfloat16 or all in float16, on a GPU that has kernels; `in` a
-// multiple of 8, and of more than 16 rows up to 8,192 outputs in all; nothing is to be differentiated.
+// Whether the kernel takes x [..., in] of up to 64 rows and one to four maps, all in bfloat16 or all in float16, on a
+// GPU on which kernels can run. `in` is a multiple of 8; with more than 16 rows there are at most 8,192 outputs in all;
+// no gradient is wanted.
 bool gpu_multiplies(const Tensor& x, const std::vector<Map>& maps);
 
-// onto + x Wᵀ + b of each map, rounded before it is added.
+// onto + x Wᵀ + b for each map, rounded before the addition of `onto`.
 std::vector<Tensor> linear(const Tensor& x, const std::vector<Map>& maps);
 std::vector<Tensor> linear_on_gpu(const Tensor& x, const std::vector<Map>& maps, cuda::Machine& machine);
 
-// silu(x W_gateᵀ + b) ⊙ (x W_upᵀ + b), two maps of the same size.
+// silu(x W_gateᵀ + b) ⊙ (x W_upᵀ + b), two maps of equal size.
 Tensor gated_silu(const Tensor& x, const Map& gate, const Map& up);
 Tensor gated_silu_on_gpu(const Tensor& x, const Map& gate, const Map& up, cuda::Machine& machine);
 
-// x / rms(x) ⊙ weight, x [..., D] in bfloat16 or float16 as its weight, each of `groups` parts of D, a multiple of 8, by
-// itself. Any number of rows.
+// Whether the kernel computes x / rms(x) ⊙ weight: x [..., D] and its weight both in bfloat16 or both in float16; each
+// of the `groups` parts of D, a multiple of 8, is normed by itself. Any number of rows.
 bool gpu_norms(const Tensor& x, const Tensor& weight, int64_t groups);
 
-// The norm, and of what: of x, or with a `branch` of x + branch.
+// The norm y and its input `sum`: x, or with a `branch` x + branch.
 struct Normed {
   Tensor sum, y;
 };

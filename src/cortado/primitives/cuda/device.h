@@ -1,6 +1,6 @@
-// What kernels on a GPU are made of: 16-bit tiles in shared memory, matrix products of a warp, copies that go on in the
-// background. Compiled by NVRTC, without any header; with CORTADO_EMULATE the same source is C++ for the host
-// (emulate.h), where every warp's lanes run in turns and nothing but arithmetic is different.
+// Building blocks of GPU kernels: 16-bit tiles in shared memory, matrix products of a warp, asynchronous copies.
+// Compiled by NVRTC without any header. With CORTADO_EMULATE the same source is C++ for the host (emulate.h): a warp's
+// lanes run in turns, and only the arithmetic differs.
 #pragma once
 
 typedef unsigned int u32;
@@ -14,7 +14,7 @@ typedef unsigned short u16;
 #else
 #define DEV __device__ __forceinline__
 #define CORTADO_ASM(device, host) device
-#define UNROLL _Pragma("unroll")  // what arrays of registers are gone through by
+#define UNROLL _Pragma("unroll")  // for loops over arrays in registers
 #define CORTADO_STRING(x) #x
 #define UNROLL_BY(times) _Pragma(CORTADO_STRING(unroll times))
 #define CORTADO_THREAD static_cast<int>(threadIdx.x)
@@ -29,7 +29,7 @@ DEV unsigned char* shared_memory() {
   return bytes;
 }
 
-// The two 16-bit types: how a product takes them, and how two of them lie in a register.
+// The two 16-bit types: how a matrix product takes them, and how two of them share a register.
 #ifdef CORTADO_HALF
 #define MMA_TYPES "f16.f16"
 #define PACK "cvt.rn.f16x2.f32 %0, %1, %2;"
@@ -46,7 +46,7 @@ DEV unsigned char* shared_memory() {
 #define LARGER2 "max.bf16x2 %0, %1, %2;"
 #endif
 
-// Addresses in shared memory are 32 bits.
+// Converts to a 32-bit address in shared memory.
 DEV u32 shared_address(const void* pointer) {
   u32 address;
   CORTADO_ASM(asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(address) : "l"(pointer)),
@@ -54,7 +54,7 @@ DEV u32 shared_address(const void* pointer) {
   return address;
 }
 
-// Two floats as a register of two 16-bit numbers, the first in the low half.
+// Packs two floats into a register as two 16-bit numbers, `low` in the low half.
 DEV u32 pack(float low, float high) {
   u32 both;
   CORTADO_ASM(asm(PACK : "=r"(both) : "f"(high), "f"(low)), both = gpu::pack(low, high));
@@ -78,7 +78,7 @@ DEV u32 multiply2(u32 a, u32 b) {
   return product;
 }
 
-// The larger ones of two and two.
+// The elementwise maximum of two pairs.
 DEV u32 larger2(u32 a, u32 b) {
   u32 larger;
   CORTADO_ASM(asm(LARGER2 : "=r"(larger) : "r"(a), "r"(b)), larger = gpu::larger2(a, b));
@@ -94,24 +94,24 @@ DEV float power(float x) {
 
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 
-// e^x, of an x that is not so large that its last digits count.
+// e^x. Only for |x| so small that x's rounding error does not matter.
 DEV float exponential(float x) { return power(x * kLog2e); }
 
-// e^x to half an ulp where x is small, so that the errors of thousands of slow decays do not add up.
+// e^x to half an ulp for small |x|, so that the errors of thousands of slow decays do not add up.
 DEV float decay_of(float x) {
   if (x < -0.3f || x > 0.3f) return exponential(x);
   const float high = 1.0f / 24 + x * (1.0f / 120 + x * (1.0f / 720 + x * (1.0f / 5040)));
   return 1.0f + x * (1.0f + x * (1.0f / 2 + x * (1.0f / 6 + x * high)));
 }
 
-// log2 x, to about 2 ulp away from 1.
+// log2 x, to about 2 ulp except near 1.
 DEV float logarithm(float x) {
   float y;
   CORTADO_ASM(asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = gpu::logarithm(x));
   return y;
 }
 
-// What reads memory behind this does not come before it.
+// A compiler barrier: memory reads after it are not moved before it.
 DEV void keep_order() { CORTADO_ASM(asm volatile("" :: : "memory"), (void)0); }
 
 DEV float square_root(float x) {
@@ -129,7 +129,7 @@ DEV float reciprocal(float x) {
 
 DEV float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
 
-// Of angles of up to half a turn, to 2^-20.
+// For angles up to half a turn, to 2^-20.
 DEV float sine(float x) {
   float y;
   CORTADO_ASM(asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)), y = std::sin(x));
@@ -141,7 +141,7 @@ DEV float cosine(float x) {
   return y;
 }
 
-// In one instruction.
+// A 32 x 32 -> 64-bit multiplication in one instruction.
 DEV long long times(int a, int b) { return static_cast<long long>(a) * b; }
 
 DEV float infinity() {
@@ -150,10 +150,10 @@ DEV float infinity() {
   return x;
 }
 
-// e^(x - to), where x may be what nothing has.
+// e^(x - to); 0 where x is -inf, the value of what does not exist.
 DEV float relative(float x, float to) { return x == -infinity() ? 0.0f : exponential(x - to); }
 
-// What is read and written at once.
+// Vector types for one load or store.
 struct alignas(8) Two {
   float x[2];
 };
@@ -164,7 +164,7 @@ struct alignas(16) FourFloats {
   float x[4];
 };
 
-// Eight 16-bit numbers as they lie, and as floats.
+// Unpacks eight 16-bit numbers to floats.
 DEV void unpack8(float* x, Four both) {
   UNROLL for (int i = 0; i < 4; ++i) {
     x[2 * i] = unpack_low(both.x[i]);
@@ -172,7 +172,7 @@ DEV void unpack8(float* x, Four both) {
   }
 }
 DEV Four pack8(const float* x) { return {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7])}; }
-// Those from number `at` on, which lies at a multiple of 16 bytes.
+// Reads the eight numbers from index `at` on; their address is a multiple of 16 bytes.
 DEV void read8(float* x, const void* from, long long at) {
   unpack8(x, *reinterpret_cast<const Four*>(static_cast<const u16*>(from) + at));
 }
@@ -180,7 +180,8 @@ DEV void write8(void* to, long long at, const float* x) {
   *reinterpret_cast<Four*>(static_cast<u16*>(to) + at) = pack8(x);
 }
 
-// Of four lanes that stand together, each with four numbers: the i-th lane gets the i-th of all. Twice: as before.
+// Transposes over groups of four neighbouring lanes with four numbers each: lane i gets number i of every lane. Calling
+// it twice restores x.
 DEV void exchange(u32* x, int lane) {
   for (int far = 1; far < 4; far *= 2) {
     for (int i = 0; i < 2; ++i) {
@@ -193,9 +194,9 @@ DEV void exchange(u32* x, int lane) {
   }
 }
 
-// --- Copies from global to shared memory, in groups that are waited for. ---
+// --- Asynchronous copies from global to shared memory, in groups that can be waited for. ---
 
-// 16 bytes of which the first `bytes` (0 or 16) are read and the rest is 0.
+// Copies 16 bytes, of which the first `bytes` (0 or 16) are read and the rest are 0.
 DEV void copy16(u32 to, const void* from, int bytes) {
   CORTADO_ASM(asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)),
               gpu::copy(to, from, 16, bytes));
@@ -205,23 +206,23 @@ DEV void copy4(u32 to, const void* from, int bytes) {
               gpu::copy(to, from, 4, bytes));
 }
 DEV void end_group() { CORTADO_ASM(asm volatile("cp.async.commit_group;"), gpu::end_group()); }
-// Until all but the last N groups of this thread are there.
+// Waits until all but the last N groups of this thread have arrived.
 template <int N>
 DEV void wait_for_groups() {
   CORTADO_ASM(asm volatile("cp.async.wait_group %0;" ::"n"(N)), gpu::wait_for_groups(N));
 }
 
-// --- Tiles: rows of 16-bit numbers in shared memory, whose pieces of 16 bytes are exchanged so that the eight rows of a
+// --- Tiles: rows of 16-bit numbers in shared memory. Their 16-byte pieces are swizzled, so that the eight rows of a
 // matrix lie in different banks. ---
 
 template <int kRowBytes>
 struct Tile {
   u32 base;  // a multiple of 1024
-  // Where piece `x` (of 8 numbers) of row `r` lies.
+  // Address of piece `x` (8 numbers) of row `r`.
   DEV u32 at(int r, int x) const { return base + r * kRowBytes + ((x ^ (r & 7)) << 4); }
 };
 
-// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
 DEV void load4(u32* out, u32 row) {
   CORTADO_ASM(asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(out[0]), "=r"(out[1]),
                            "=r"(out[2]), "=r"(out[3]) : "r"(row)),
@@ -233,10 +234,10 @@ DEV void load4_transposed(u32* out, u32 row) {
               gpu::load4(out, row, true));
 }
 
-// Operands of 16 x 16 numbers. Left: rows r0.., columns 16 c.. of a tile, or the transposed of rows (columns of the
-// operand) and columns (its rows). Right: 16 by 16 as two operands of 8 columns, registers 0, 1 and 2, 3; of a tile
-// whose rows are the sum's index, or of one whose rows are the columns of the result. r0 is a multiple of 8: what
-// exchanges pieces does not depend on it, and c comes in last, so that a lane has one address a tile and not one a piece.
+// Operands of 16 x 16 numbers. Left operand: rows r0.. and columns 16 c.. of a tile, or the transposed of such a part
+// of it. Right operand: 16 x 16 numbers as two operands of 8 columns, in registers 0, 1 and 2, 3; from a tile whose
+// rows are the summation index, or from one whose rows are the result's columns. r0 is a multiple of 8, so the swizzle
+// does not depend on it. c is added last, so that a lane computes one address per tile instead of one per piece.
 template <int W>
 DEV u32 moved(u32 address, int r0, int c) {
   return (address ^ (c << 5)) + r0 * W;
@@ -266,7 +267,8 @@ DEV void right_transposed(u32* out, Tile<W> tile, int lane, int r0, int c) {
   load4(out, moved<W>(halves_and_rows(tile, lane), r0, c));
 }
 
-// sum += a b: 16 x 16 by 16 x 8. Lane l has of the sum row l / 4 (0, 1) and that + 8 (2, 3), columns 2 (l % 4) and + 1.
+// sum += a b, 16 x 16 times 16 x 8. Lane l owns row l / 4 (0, 1) and row l / 4 + 8 (2, 3) of the sum, columns 2 (l % 4)
+// and + 1.
 DEV void multiply(float* sum, const u32* a, u32 b0, u32 b1) {
   CORTADO_ASM(
       asm("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPES

@@ -1,7 +1,7 @@
-// A GPU's block on the host, for tests of kernels where there is no GPU. Every thread is a fiber; what a warp does
-// together (products of matrices, fragments of tiles, shuffles) happens when all of its lanes have come, and a barrier
-// opens when all threads of the block have. Fibers take turns in one of several orders, and copies in the background are
-// made at once or as late as they may be: a barrier or a wait that is missing shows in one of them.
+// Emulates a GPU's thread block on the host, to test kernels without a GPU. Every thread is a fiber. A warp-wide
+// operation (matrix product, tile fragment, shuffle) runs once all of its lanes have arrived; a barrier opens once all
+// threads of the block have. Fibers take turns in one of several orders, and asynchronous copies happen at once or as
+// late as allowed. A missing barrier or wait shows up in one of these.
 #pragma once
 
 #include <setjmp.h>
@@ -41,12 +41,12 @@ struct Dim3 {
 };
 
 struct Order {
-  bool backwards = false;    // the last block and the last thread come first
-  bool warps_alone = false;  // a warp goes on while it can, before another one does anything
+  bool backwards = false;    // the last block and the last thread run first
+  bool warps_alone = false;  // a warp runs as long as it can before another one starts
   bool late_copies = true;
 };
 
-// What 16-bit numbers are: bfloat16, rounded to nearest even.
+// The emulated 16-bit type: bfloat16, rounded to nearest even.
 inline float wide(uint16_t x) {
   const uint32_t bits = uint32_t(x) << 16;
   float y;
@@ -75,7 +75,7 @@ class Block {
 
   void run(const std::function<void()>& body) {
     current() = this;
-    std::fill_n(shared_begin_, size_, 0xff);  // NaN, in 16 bits as in 32
+    std::fill_n(shared_begin_, size_, 0xff);  // NaN in 16 and in 32 bits
     body_ = &body;
     for (auto& fiber : fibers_) fiber.begin();
     const int count = int(fibers_.size()), together = order_.warps_alone ? 32 : count;
@@ -98,7 +98,8 @@ class Block {
     meet(all_, int(fibers_.size()), [] {});
   }
 
-  // The lanes of a warp: each puts its `x` down, the last one to come computes all, each takes its own.
+  // A warp-wide operation: each lane deposits its `x`, the last lane to arrive computes all results, each lane takes
+  // its own.
   template <typename In, typename Out, typename Work>
   Out together(const In& x, const Work& work) {
     Warp& warp = warps_[size_t(thread_ / 32)];
@@ -117,7 +118,7 @@ class Block {
     return mine;
   }
 
-  // All of it or nothing, as the kernels mean it.
+  // Copies `size` bytes or none; kernels never ask for a part.
   void copy(uint32_t to, const void* from, int size, int bytes) {
     if (bytes != 0 && bytes != size) throw_later("a copy of a part");
     const auto make = [=, this] {
@@ -135,8 +136,8 @@ class Block {
     }
   }
 
-  // Bytes of shared memory; what lies outside of it is an error of the kernel. As on some GPUs, its first address is
-  // not 0.
+  // Checks and translates an address: access outside of shared memory is an error of the kernel. The first address is
+  // not 0, as on some GPUs.
   unsigned char* at(uint32_t address, int bytes) {
     if (address < kFirstAddress || size_t(address - kFirstAddress) + size_t(bytes) > size_) {
       throw_later("outside of shared memory");
@@ -148,7 +149,7 @@ class Block {
   }
   void throw_later(const char* what) {
     std::fprintf(stderr, "[emulate] %s\n", what);
-    std::abort();  // no exception passes from one fiber to another
+    std::abort();  // exceptions cannot pass from one fiber to another
   }
 
  private:
@@ -159,12 +160,13 @@ class Block {
   struct Warp : Meeting {
     alignas(16) unsigned char in[32][64], out[32][64];
   };
-  // Where a thread goes on. A switch by swapcontext alone asks the system for the signals that are blocked, which is most
-  // of a test's time; so it only begins a fiber, and sanitizers, which follow no jump to another stack, have nothing else.
+  // Where a fiber resumes. swapcontext makes a system call for the signal mask at every switch, which would be most of
+  // a test's time. Therefore it only starts fibers. Under sanitizers, which cannot follow longjmp to another stack, it
+  // makes every switch.
   struct Place {
     ucontext_t context;
     jmp_buf here;
-    bool left = false;  // it was here before
+    bool left = false;  // the fiber has been left here before
 
     void leave_for(Place& other) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -194,7 +196,7 @@ class Block {
       ::getcontext(&place.context);
       place.context.uc_stack.ss_sp = stack.get();
       place.context.uc_stack.ss_size = kStack;
-      place.context.uc_link = nullptr;  // it does not return
+      place.context.uc_link = nullptr;  // the fiber does not return
       ::makecontext(
           &place.context,
           [] {
@@ -213,7 +215,7 @@ class Block {
   }
   Fiber& own() { return fibers_[size_t(thread_)]; }
 
-  // Each of these threads until it waits. False: none has done anything.
+  // Runs each of these threads until it waits. Returns false if none advanced.
   bool turn(int begin, int count) {
     advanced_ = false;
     for (int i = 0; i < count; ++i) {
@@ -253,7 +255,7 @@ class Block {
   bool advanced_ = false;
 };
 
-// The body for every thread of every block, one block after the other, the last one first if `backwards`.
+// Runs the body for every thread of every block, block by block; the last block first if `backwards`.
 inline void run(Dim3 blocks, int threads, size_t shared, Order order, const std::function<void()>& body) {
   Block block(threads, shared, order);
   const auto turn_of = [&](int i, int count) { return order.backwards ? count - 1 - i : i; };
@@ -290,7 +292,7 @@ T shuffle(T x, const From& from) {
     for (int lane = 0; lane < 32; ++lane) out[size_t(lane)] = in[size_t(from(lane))];
   });
 }
-// Each lane says from which.
+// A shuffle in which each lane names its source lane.
 template <typename T>
 T shuffle_from(T x, int from) {
   struct In {
@@ -312,8 +314,7 @@ struct Registers {
   uint32_t r[4];
 };
 
-// ldmatrix: lane l of the result has of each 8 x 8 matrix row l / 4, columns 2 (l % 4) and + 1; transposed, the same of
-// the transposed matrix.
+// ldmatrix: lane l gets, of each 8 x 8 matrix, row l / 4, columns 2 (l % 4) and + 1; if `transposed`, of its transpose.
 inline void load4(uint32_t* out, uint32_t row, bool transposed) {
   const Registers mine = Block::running().together<uint32_t, Registers>(row, [&](const auto& rows, auto& results) {
     for (int matrix = 0; matrix < 4; ++matrix) {
@@ -329,7 +330,7 @@ inline void load4(uint32_t* out, uint32_t row, bool transposed) {
   std::memcpy(out, mine.r, 16);
 }
 
-// mma.m16n8k16: the fragments as PTX lays them down.
+// mma.m16n8k16 with the fragment layouts that PTX specifies.
 inline void multiply(float* sum, const uint32_t* a, uint32_t b0, uint32_t b1) {
   struct In {
     uint32_t a[4], b[2];

@@ -1,4 +1,5 @@
-// A machine for tests that runs kernels on the host (emulate.h), by their names. Behind a definition of CORTADO_EMULATE.
+// A Machine for tests that runs kernels on the host (emulate.h), found by name. Define CORTADO_EMULATE before including
+// it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +15,8 @@ namespace cortado::cuda {
 
 class EmulatedMachine : public Machine {
  public:
-  // Of each kernel, by its name (and, where it has one, " " and its variant), what a thread does with the argument.
+  // Maps a kernel's name (with its variant, if any, after a space) to the function that one thread runs on the
+  // argument.
   using Kernels = std::map<std::string, std::function<void(const void* argument)>>;
 
   explicit EmulatedMachine(Kernels kernels, gpu::Order order = {}, int shared_bytes = 227 << 10)
@@ -37,7 +39,7 @@ class EmulatedMachine : public Machine {
   const int shared_bytes_;
 };
 
-// A kernel whose argument is an In.
+// Wraps a kernel that takes an `In`.
 template <typename In, typename Body>
 std::function<void(const void*)> kernel_of(const Body& body) {
   return [body](const void* argument) { body(*static_cast<const In*>(argument)); };

@@ -11,7 +11,7 @@
 namespace cortado::cuda {
 namespace {
 
-// The folder of a library that is loaded, by something in it.
+// Returns the folder of the loaded library that contains this address.
 std::string folder_of(const void* address) {
   Dl_info info{};
   if (!::dladdr(address, &info) || !info.dli_fname) return "";
@@ -24,7 +24,7 @@ std::vector<std::string> matching(const std::string& pattern) {
   std::vector<std::string> found;
   glob_t result{};
   if (::glob(pattern.c_str(), 0, nullptr, &result) == 0) {
-    for (size_t i = result.gl_pathc; i-- > 0;) found.emplace_back(result.gl_pathv[i]);  // the newest first
+    for (size_t i = result.gl_pathc; i-- > 0;) found.emplace_back(result.gl_pathv[i]);  // newest first
   }
   ::globfree(&result);
   return found;
@@ -65,7 +65,7 @@ Driver open_driver() {
   return d;
 }
 
-// Of torch's wheel, which is beside torch's own folder; else wherever the loader finds one.
+// Opens NVRTC: that of torch's wheel, beside torch's own folder, else whichever the loader finds.
 Compiler open_compiler() {
   const std::string torch = folder_of(reinterpret_cast<const void*>(&c10::isValidDeviceType));
   std::vector<std::string> names;
@@ -76,7 +76,7 @@ Compiler open_compiler() {
   }
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) names.emplace_back(name);
   for (const auto& path : matching("/usr/local/cuda*/lib64/libnvrtc.so.*")) names.push_back(path);
-  for (const auto& path : names) {  // what it opens by name later lies beside it, where the loader does not look
+  for (const auto& path : names) {  // NVRTC opens the builtins by name; the loader wouldn't look here
     const size_t slash = path.rfind('/');
     if (slash == std::string::npos) continue;
     for (const auto& beside : matching(path.substr(0, slash) + "/libnvrtc-builtins.so.*")) open_any({beside});

@@ -1,5 +1,5 @@
-// NVIDIA's driver and its run-time compiler, opened at run time: the few functions that are called, by hand, for no
-// header of theirs is there when this is built.
+// NVIDIA's driver and run-time compiler (NVRTC), opened at run time. The few functions that we call are declared by
+// hand, because NVIDIA's headers are not available when this is built.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct Driver {
   void check(int error, const char* what) const;
 };
 
-// Throws Failure where the library is not there or too old.
+// Throws Failure if the library is missing or too old.
 const Driver& driver();
 
 struct Compiler {

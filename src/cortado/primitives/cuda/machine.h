@@ -1,4 +1,4 @@
-// Where the kernels of kernel.cu files run: on a GPU (runtime.h), or emulated on the host for tests. No torch here.
+// Runs the kernels of kernel.cu files: on a GPU (runtime.h), or emulated on the host in tests. No torch here.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@ struct Blocks {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// A kernel of SOURCE.cu ("gated_scan/kernel": in the folder gated_scan), compiled with the macros of `variant` ("KEYS=64 CORTADO_HALF").
+// A kernel of SOURCE.cu, compiled with the macros of `variant` ("KEYS=64 CORTADO_HALF"). "gated_scan/kernel" is
+// gated_scan/kernel.cu.
 struct Kernel {
   const char* source;
   std::string variant;
@@ -23,8 +24,8 @@ class Machine {
  public:
   virtual ~Machine() = default;
   virtual int multiprocessors() const = 0;
-  virtual int shared_bytes() const = 0;  // that a block can have at most
-  // `parameters`: the kernel's only argument, a struct of sizes, strides and pointers, which is copied.
+  virtual int shared_bytes() const = 0;  // the most that a block can have
+  // `parameters`: the kernel's only argument, a struct of sizes, strides and pointers; it is copied.
   virtual void launch(const Kernel& kernel, Blocks blocks, const void* parameters) = 0;
 };
 

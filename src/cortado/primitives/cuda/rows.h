@@ -1,5 +1,5 @@
-// Kernels that go through tokens and heads number by number: a row is a token of a head, and a lane has a piece of eight
-// of its 16-bit numbers; eight or sixteen lanes have a row. Read by NVRTC and by the host.
+// Helpers for kernels that process tokens and heads elementwise. A row is one head of one token. Eight or sixteen lanes
+// share a row, each with eight consecutive 16-bit numbers. Read by NVRTC and by the host.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -9,13 +9,13 @@ namespace device {
 
 using cortado::cuda::kRowThreads, cortado::cuda::row_lanes, cortado::cuda::rows_of_block;
 
-// Blocks (x, y) have rows of batch y.
+// This lane's row. Block (x, y) has rows of batch row y.
 struct Row {
   int piece, lanes, head, heads, t;
-  long long batch, place;  // place: in [B, T, heads]
+  long long batch, place;  // place: index in [B, T, heads]
   bool there;
 
-  // `width`: of the longest row.
+  // `width`: the width of the widest tensor.
   DEV Row(int tokens, int all_heads, int width)
       : piece(CORTADO_THREAD & (row_lanes(width) - 1)), lanes(row_lanes(width)), heads(all_heads), batch(blockIdx.y) {
     const int shift = lanes == 8 ? 3 : 4;
@@ -32,7 +32,7 @@ struct Row {
            (x.heads == heads ? head : head / (heads / x.heads)) * x.head;
   }
 
-  // This lane's eight numbers; 0 where there are none. All lanes of a warp come, rows that are not there too.
+  // Reads this lane's eight numbers, 0 beyond the width. All lanes of a warp must call it, also those without a row.
   DEV void read(float* x, const cortado::cuda::GpuTimed& from, int width) const {
     Four both = {0, 0, 0, 0};
     if (there && piece * 8 < width) both = *reinterpret_cast<const Four*>(of<const u16>(from) + piece * 8);
@@ -43,7 +43,7 @@ struct Row {
     write8(of<u16>(to), piece * 8, x);
   }
 
-  // Over the row's lanes.
+  // Reductions over the row's lanes.
   DEV float sum(float x) const {
     UNROLL for (int far = 1; far < 8; far *= 2) x += __shfl_xor_sync(~0u, x, far);
     const float other = __shfl_xor_sync(~0u, x, 8);

@@ -54,7 +54,7 @@ std::string in_file_name(std::string source) {
   return source;
 }
 
-// --- Binaries on disk: "cortado cuda 1 <hash>\n", then the cubin. One that is damaged is compiled anew. ---
+// --- Cached binaries: "cortado cuda 1 <hash>\n", then the cubin. A damaged one is compiled again. ---
 
 constexpr std::string_view kHead = "cortado cuda 1 ";
 
@@ -68,7 +68,7 @@ std::string kept_binary(const std::string& path) {
     const std::string binary = bytes.substr(head + 1);
     return bytes.compare(kHead.size(), 16, hash_text(binary)) == 0 ? binary : "";
   } catch (const std::exception&) {
-    return "";  // then it is compiled
+    return "";  // the kernel is then compiled
   }
 }
 
@@ -77,11 +77,12 @@ void keep_binary(const std::string& path, const std::string& binary) {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     write_file(path, concat(kHead, hash_text(binary), "\n", binary));
   } catch (const std::exception&) {
-    // A disk that is full or read-only costs the next process a second.
+    // Ignored: a full or read-only disk only costs the next process a second of compiling.
   }
 }
 
-// NVRTC's, and what it compiles for: a GPU runs binaries of those of its generation that came no later.
+// compiler_version: NVRTC's version. architecture_of: what it compiles for; a GPU runs binaries for its own generation up
+// to its own version.
 std::string compiler_version() {
   int major = 0, minor = 0;
   compiler().version(&major, &minor);
@@ -118,7 +119,7 @@ class GpuMachine : public Machine {
     d.check(d.version(&driver_version_), "cuDriverGetVersion");
     architecture_ = architecture_of(major, minor);
     stream_of_ = reinterpret_cast<decltype(stream_of_)>(::dlsym(RTLD_DEFAULT, "aoti_torch_get_current_cuda_stream"));
-    if (!stream_of_) {  // torch is loaded, but its names are not for everybody
+    if (!stream_of_) {  // torch is loaded, but its symbols are not global
       void* torch = ::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
       if (torch)
         stream_of_ = reinterpret_cast<decltype(stream_of_)>(::dlsym(torch, "aoti_torch_get_current_cuda_stream"));
@@ -145,7 +146,7 @@ class GpuMachine : public Machine {
     const Driver& d = driver();
     Context context = nullptr;
     d.check(d.current(&context), "cuCtxGetCurrent");
-    if (!context) {  // a thread that has done nothing with the GPU so far
+    if (!context) {  // a thread that has not used the GPU yet
       d.check(d.retain(&context, ordinal_), "cuDevicePrimaryCtxRetain");
       d.check(d.set_current(context), "cuCtxSetCurrent");
     }
@@ -179,7 +180,8 @@ class GpuMachine : public Machine {
       d.check(d.set_attribute(function, attribute, value), "cuFuncSetAttribute");
     };
     if (kernel.shared > (48 << 10)) set(kDynamicSharedBytes, int(kernel.shared));
-    // Of what a multiprocessor has: left to itself the driver keeps so much for the cache that fewer blocks fit.
+    // In percent of a multiprocessor's memory. By default the driver keeps so much of it as cache that fewer blocks
+    // fit.
     if (kernel.shared > (32 << 10)) set(kSharedPercent, 100);
     functions_.emplace(std::make_tuple(std::string(kernel.source), kernel.variant, std::string(kernel.name)), function);
     return function;
@@ -212,7 +214,7 @@ class GpuMachine : public Machine {
   std::map<std::tuple<std::string, std::string, std::string>, Function, std::less<>> functions_;
 };
 
-// A device's machine, or why there is none.
+// A device's machine, or the reason why there is none.
 struct Slot {
   std::unique_ptr<GpuMachine> machine;
   std::string why_not;
@@ -286,7 +288,7 @@ std::vector<std::pair<std::string, int64_t>> kept_binaries() {
     std::error_code none;
     for (const auto& file : std::filesystem::directory_iterator(folder.empty() ? "." : folder, none)) {
       const std::string name = file.path().filename();
-      // A name may begin another: what follows is 16 digits and the ending.
+      // One source's name may be a prefix of another's: after the name come exactly 16 digits and the ending.
       count += !folder.empty() && name.starts_with(begin) && name.size() == begin.size() + 16 + 6;
     }
     found.emplace_back(source.name, count);

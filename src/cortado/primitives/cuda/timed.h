@@ -1,18 +1,18 @@
-// A tensor as a kernel for GPUs sees it. Read by C++ and by NVRTC: nothing is included.
+// A tensor as GPU kernels see it. Read by C++ and by NVRTC: nothing is included.
 #pragma once
 
 namespace cortado::cuda {
 
-// [B, T, heads, width] in memory, its last dimension without gaps; strides in numbers. Packed: B = 1.
+// [B, T, heads, width] with a contiguous last dimension; strides in elements. Packed: B = 1.
 struct GpuTimed {
   void* data;
   long long batch, head;
   int token;
-  int heads;  // divides the operator's
+  int heads;  // divides the operator's head count
 };
 
-// Kernels that go through rows number by number (rows.h): eight or sixteen lanes have a row of up to `width` numbers.
-constexpr int kRowThreads = 256;  // of a block
+// Elementwise kernels (rows.h): eight or sixteen lanes share a row of up to `width` numbers.
+constexpr int kRowThreads = 256;  // per block
 constexpr int row_lanes(int width) { return width <= 64 ? 8 : 16; }
 constexpr int rows_of_block(int width) { return kRowThreads / row_lanes(width); }
 

@@ -1,4 +1,4 @@
-// What kernels of one token have in common: numbers of either type, and sums over a block of four warps.
+// Shared by single-token kernels: numbers of either type, and sums over a block of four warps.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -8,11 +8,11 @@ namespace device {
 
 using cortado::cuda::GpuToken;
 
-// A 16-bit number, and what is left of one in 16 bits.
+// short_number: reads a 16-bit number. rounded: x rounded to 16 bits.
 DEV float short_number(const void* from, long long at) { return unpack_low(static_cast<const u16*>(from)[at]); }
 DEV float rounded(float x) { return unpack_low(pack(x, 0)); }
 
-// Number i of a row's head, of so many heads.
+// Number i of a head of one row; the operator has `heads` heads.
 DEV float number_of(const GpuToken& x, int row, int head, int i, int heads) {
   const long long place = row * x.batch + head / (heads / x.heads) * x.head + i;
   if (x.is_short) return short_number(x.data, place);
@@ -29,8 +29,8 @@ DEV float sum_of_warp(float x) {
   return x;
 }
 
-// Lane by lane the sum of the four warps' numbers, to all of them. `room`: 128 numbers in shared memory; since they were read
-// last, all have waited for each other.
+// Sums each lane's numbers over the four warps and returns the sum to every warp. `room`: 128 floats in shared memory;
+// there must be a barrier between the last read of it and this call.
 DEV float total_of_warps(float own, float* room) {
   room[CORTADO_THREAD] = own;
   __syncthreads();

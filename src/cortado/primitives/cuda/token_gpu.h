@@ -1,16 +1,16 @@
-// One token's numbers as a kernel for GPUs sees them. Read by C++ and by NVRTC: nothing is included.
+// One token's numbers as GPU kernels see them. Read by C++ and by NVRTC: nothing is included.
 #pragma once
 
 namespace cortado::cuda {
 
-// [B, heads, width] of one token, its last dimension without gaps; float32, or of bfloat16.
+// One token [B, heads, width], last dimension contiguous; float32 or 16-bit.
 struct GpuToken {
-  const void* data;  // null: not there
+  const void* data;  // null: not given
   long long batch, head;
-  int heads;  // divides the state's; of a query the output's
+  int heads;  // divides the state's head count; for a query, the output's
   int is_short;
 };
 
-constexpr int kGpuStepThreads = 128;  // of a block
+constexpr int kGpuStepThreads = 128;  // per block
 
 }  // namespace cortado::cuda

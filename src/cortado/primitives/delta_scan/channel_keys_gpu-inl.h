@@ -1,10 +1,10 @@
-// A chunk's keys with a gate for each channel, on a GPU: what the walk over the chunks multiplies its state by, and A, the
-// keys' products over the gates between them.
+// A chunk's keys with one gate per channel: computes the inputs of the walk over the chunks, and A, the keys' products
+// over the gates between them.
 //
-// In blocks of 16 tokens, as gated_scan/kernel_channels.cu: with F_t the sum of the gates from the block's start to t, B_t
-// that from behind t to its end and G the whole, for each channel,
-//   A_ts = (k_t e^F_t e^(G of the blocks between)) . (k_s e^B_s)   of two blocks
-//        = (k_t e^F_t) . (k_s e^-F_s)                              within one; where its gates fall too far for e^-F, one by one
+// Works in blocks of 16 tokens, as gated_scan/kernel_channels.cu. Per channel let F_t be the sum of the gates from the
+// block's start to t, B_t the sum from after t to its end, and G the sum over the block. Then
+//   A_ts = (k_t e^F_t e^(G of the blocks between)) . (k_s e^B_s)   for two blocks
+//        = (k_t e^F_t) . (k_s e^-F_s)                              within a block; pair by pair if e^-F would overflow
 #pragma once
 
 #include "cortado/primitives/delta_scan/kernel_gpu.h"
@@ -17,7 +17,7 @@ using namespace device;
 
 using gated::kGpuBlock, gated::kGpuChunk;
 
-// What a block of threads has to do with: a chunk of a row and head.
+// The chunk, row and head that a block of threads works on.
 struct InverseChunk {
   const GpuInverse& in_;
   const int head_, row_, chunk_, thread_;
@@ -37,7 +37,7 @@ struct InverseChunk {
     batch_ = in.bounds ? 0 : row_;
   }
 
-  // Token t of the chunk.
+  // Data of token t of the chunk.
   template <typename T>
   DEV T* of(const GpuTimed& x, int t) const {
     const int head = x.heads == in_.heads ? head_ : head_ / (in_.heads / x.heads);
@@ -67,14 +67,14 @@ struct InverseChunk {
   }
 };
 
-// A warp has a block of 16 tokens, a lane two channels of it.
+// A warp has a block of 16 tokens, a lane two of its channels.
 template <int kKeys>
 class ChannelKeys {
-  static constexpr int kBlocks = kGpuChunk / kGpuBlock, kSets = kKeys / 64;  // of 32 lanes with two channels each
+  static constexpr int kBlocks = kGpuChunk / kGpuBlock, kSets = kKeys / 64;  // 64 channels: two per lane
   using Keys = Tile<kKeys * 2>;
 
  public:
-  // keys: on their way. gates: room for 64 x K numbers in 32 bits. sums: for the 6 K + 4 bytes of each block of 16 tokens.
+  // keys: copies in flight. gates: 64 x K floats of shared memory. sums: 6 K + 4 bytes for each block of 16 tokens.
   DEV ChannelKeys(const InverseChunk& chunk, Keys keys, u32 gates, float* sums)
       : chunk_(chunk), in_(chunk.in_), keys_(keys), raised_{gates}, rest_{gates + kGpuChunk * kKeys * 2} {
     gates_ = chunk.at<float>(gates);
@@ -85,7 +85,7 @@ class ChannelKeys {
 
   DEV bool steep(int block) const { return steep_[block]; }
 
-  // The keys become k e^F, the gates k e^-F and k e^B; and what the walk is given is written.
+  // Replaces the keys by k e^F and the gates by k e^-F and k e^B, and writes the walk's inputs.
   DEV void apply_gates() const {
     fetch_gates();
     wait_for_groups<0>();
@@ -104,7 +104,7 @@ class ChannelKeys {
     }
     const bool any = __any_sync(~0u, falls);
     if (chunk_.lane() == 0) steep_[chunk_.warp()] = any;
-    __syncthreads();  // the gates are read
+    __syncthreads();  // the gates have been read
     UNROLL for (int z = 0; z < kSets; ++z) {
       if (any) {
         decay<true>(g[z], z);
@@ -114,7 +114,7 @@ class ChannelKeys {
     }
   }
 
-  // a += of this warp's 16 tokens with all that come before; of its own block nothing where that is steep.
+  // a += products of this warp's 16 tokens with all earlier ones; leaves out its own block if that is steep.
   DEV void multiply(float (*a)[4]) const {
     const int own = chunk_.warp(), lane = chunk_.lane();
     u32 q[kKeys / 16][4];
@@ -132,7 +132,7 @@ class ChannelKeys {
     }
   }
 
-  // Of the warp's own block pair by pair, from the inputs in memory: a lane has an s, and half of the keys.
+  // The warp's own block pair by pair, from the inputs in global memory: a lane has one s and half of the keys.
   DEV void multiply_pairs(float* system, const float* betas) const {
     const int s = chunk_.lane() & 15;
     float sums[kGpuBlock] = {};
@@ -169,7 +169,7 @@ class ChannelKeys {
     end_group();
   }
 
-  // Of two channels, 16 tokens.
+  // Two channels of 16 tokens.
   template <bool kSteepBlock>
   DEV void decay(const Two* g, int set) const {
     Two before = {0, 0}, own = {0, 0}, behind = {0, 0};
@@ -222,7 +222,7 @@ class ChannelKeys {
     }
   }
 
-  // k e^B, and to the chunk's end.
+  // Stores k e^B, decayed to the chunk's end.
   DEV void store(u16* stored, int t, int set, bool has, float first_channel, float second, const Two& later) const {
     *numbers_at(rest_, first() + t, set) = pack(first_channel, second);
     if (has)
@@ -243,7 +243,7 @@ class ChannelKeys {
     return chunk_.at<u32>(tile.at(r, pair >> 2) + (pair & 3) * 4);
   }
 
-  // q, decayed from the end of `block` on, from its start on.
+  // Multiplies q by the decay over `block`: q was relative to the block's end and becomes relative to its start.
   DEV void move_start(u32 (*q)[4], int block) const {
     const u32* kept = kept16_ + block * kKeys / 2 + (chunk_.lane() & 3);
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {
@@ -258,9 +258,9 @@ class ChannelKeys {
 
   const InverseChunk& chunk_;
   const GpuInverse& in_;
-  const Keys keys_, raised_, rest_;  // k e^F; k e^-F and k e^B, where the gates were
-  float *gates_, *totals_;           // totals_: [4, K], of a block
-  u32* kept16_;                      // e^G, two in 16 bits
+  const Keys keys_, raised_, rest_;  // k e^F; k e^-F and k e^B, in the gates' place
+  float *gates_, *totals_;           // totals_: [4, K], one row per block
+  u32* kept16_;                      // e^G, two 16-bit numbers per word
   int* steep_;
 };
 

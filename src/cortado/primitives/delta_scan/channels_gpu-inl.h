@@ -1,5 +1,5 @@
-// The delta scan's walk with a gate for each channel, on a GPU: kernel_gpu.h says what it computes. The gates are in what
-// it is given, so both directions are almost one walk.
+// The delta scan's walk with one gate per channel; see kernel_gpu.h. Its inputs already contain the gates, so the two
+// directions are almost one walk.
 #pragma once
 
 #include "cortado/primitives/delta_scan/delta_gpu-inl.h"
@@ -25,7 +25,7 @@ class ChannelDelta : DeltaWalk<kKeys, kReverse, gated::Task::kRead> {
              [&](int stage, int c, int tile) {
                const auto in = Scan::stage_of(stage);
                float kept[kRows][2];
-               load_kept(kept, c);  // needed last: here its way is free
+               load_kept(kept, c);  // needed last, but loading it here delays nothing
                Two added[kReverse ? kRows : 1][4][2];
                if constexpr (kReverse) load_added(added, c);
                const float beta[2] = {Walk::beta_at(c, tile, 0), Walk::beta_at(c, tile, 1)};
@@ -58,7 +58,7 @@ class ChannelDelta : DeltaWalk<kKeys, kReverse, gated::Task::kRead> {
     }
   }
 
-  // What a chunk of do leaves, from before its first token's gate.
+  // The state that a chunk of do leaves, before its first token's gate.
   DEV void load_added(Two (*added)[4][2], int c) const {
     const long long number = (static_cast<long long>(at_.row) * delta_.chunks + c) * scan_.heads + at_.head;
     const float* first = gates_ + times(Scan::chunk(c) * kGpuChunk, delta_.gates.token);
@@ -81,7 +81,7 @@ class ChannelDelta : DeltaWalk<kKeys, kReverse, gated::Task::kRead> {
     UNROLL for (int j = 0; j < 4; ++j) { UNROLL for (int i = 0; i < 4; ++i) x[j][i] *= by[i / 2]; }
   }
 
-  // v - a S; from behind beta (y + scale s R)
+  // v - a S; backward: beta (y + scale s R)
   DEV void answer(const Stage<kKeys>& in, int tile, int c, const float* beta) const {
     float x[4][4] = {};
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {

@@ -1,8 +1,8 @@
-// The gated scan's walk with unknown values, on a GPU: kernel_gpu.h says what they are.
+// The gated scan's walk with values that must be solved for; see kernel_gpu.h.
 //
-// Every chunk has two products more than the gated scan's, one behind the other: what the state answers to the keys (or
-// from behind, what it has for the values), and that times N. Between them the warps meet, for each needs all tokens that
-// come before its own. What is stored takes the place of v in shared memory.
+// Every chunk needs two more products than the gated scan, one after the other: the state read by the keys (backward:
+// the gradient of the values before solving), and N times that. Between the two the warps synchronise, because each
+// needs all tokens before its own. The stored values replace v in shared memory.
 #pragma once
 
 #include "cortado/primitives/delta_scan/kernel_gpu.h"
@@ -33,7 +33,7 @@ class DeltaWalk : protected gated::Scan<kKeys, kReverse, kTask> {
     written_ = gated::head_of<u16>(delta.written, scan_, at_, Scan::Base::eight());
   }
 
-  // The gated scan's inputs, and of the same chunk N and beta.
+  // Fetches the gated scan's inputs, and the chunk's N and beta.
   DEV void fetch(int c, int stage) {
     if (c < at_.end) {
       constexpr int kPieces = kGpuChunk / 8, kAtOnce = gated::kGpuThreads / kPieces;
@@ -57,12 +57,13 @@ class DeltaWalk : protected gated::Scan<kKeys, kReverse, kTask> {
   DEV Square inverse_of(int stage) const { return {inverse_.base + stage * kGpuSquareBytes}; }
   DEV float* betas_of(int c) const { return betas_ + (c & 3) * kGpuChunk; }
 
-  // Two numbers of a tile of values: of row r of this warp's 16 (0: this lane's first, 8: its second), columns of product j.
+  // Two numbers of a tile of values, in the columns of product j. half 0: this lane's first row of the warp's 16; 1:
+  // the row 8 below.
   DEV u32& pair(const Values& values, int tile, int half, int j) const {
     const u32 at = values.at(tile * 16 + (lane_ >> 2) + 8 * half, side_ * 4 + j) + (lane_ & 3) * 4;
     return *reinterpret_cast<u32*>(shared_memory() + (at - base_));
   }
-  // x to a tile in 16 bits, times each row's factor.
+  // Writes x, times each row's factor, to a tile in 16 bits.
   DEV void put(const Values& values, const float (*x)[4], int tile, float first, float second) const {
     UNROLL for (int j = 0; j < 4; ++j) {
       pair(values, tile, 0, j) = pack(x[j][0] * first, x[j][1] * first);
@@ -71,7 +72,7 @@ class DeltaWalk : protected gated::Scan<kKeys, kReverse, kTask> {
   }
   DEV float beta_at(int c, int tile, int half) const { return betas_of(c)[tile * 16 + (lane_ >> 2) + 8 * half]; }
 
-  // sum += N x of this warp's tokens, or N^T x; x: `rest_`.
+  // sum += N x, or N^T x, for this warp's tokens; x is in `rest_`.
   template <bool kTransposed>
   DEV void apply_inverse(float (*sum)[4], int stage, int tile) const {
     UNROLL_BY(1) for (int s = 0; s <= tile; ++s) {
@@ -93,14 +94,14 @@ class DeltaWalk : protected gated::Scan<kKeys, kReverse, kTask> {
 
   const GpuDelta& delta_;
   Square inverse_;        // of the first stage
-  Values rest_, second_;  // what N is multiplied by; of delta_gradient, what R loses
+  Values rest_, second_;  // the factor of N; in delta_gradient what is subtracted from R
   float* betas_;
   const u16* rows_;
   const float* beta_;
   u16* written_;
 };
 
-// Forwards: e, o and S.
+// Forward: e, o and S.
 template <int kKeys, Task kTask>
 class DeltaScan : DeltaWalk<kKeys, false, kTask> {
   using Walk = DeltaWalk<kKeys, false, kTask>;
@@ -150,7 +151,7 @@ class DeltaScan : DeltaWalk<kKeys, false, kTask> {
   }
 };
 
-// From behind: dv, and R.
+// Backward: dv and R.
 template <int kKeys, Task kTask>
 class DeltaGradient : DeltaWalk<kKeys, true, kTask> {
   using Walk = DeltaWalk<kKeys, true, kTask>;

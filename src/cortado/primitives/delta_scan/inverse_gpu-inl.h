@@ -1,10 +1,11 @@
-// N = (I + A diag(beta))^-1 of a chunk: kernel_gpu.h says of what.
+// N = (I + A diag(beta))^-1 of a chunk; see kernel_gpu.h.
 //
-// Four warps have 16 rows of A each, by products of matrices, and invert the 16 x 16 on the diagonal by substitution in
-// float32, a column a lane. With M = A diag(beta), a warp then has 16 columns of N, from the diagonal down:
+// Four warps compute 16 rows of A each by matrix products, and invert the 16 x 16 block on the diagonal by substitution
+// in float32, one column per lane. With M = A diag(beta), each warp then computes 16 columns of N, from the diagonal
+// down,
 //   N_ij = -N_ii sum of M_is N_sj over s from j to i - 1
-// by products of 16 x 16, transposed, so that what comes out of one is the left operand of the next where it lies. Each
-// operand is the sum of two 16-bit numbers: errors are float32's but for a few bits.
+// by products of 16 x 16, transposed, so that each result is already laid out as the left operand of the next product.
+// Operands are sums of two 16-bit numbers, which leaves errors a few bits larger than float32's.
 #pragma once
 
 #include "cortado/primitives/delta_scan/channel_keys_gpu-inl.h"
@@ -16,7 +17,7 @@ using namespace device;
 
 using gated::kGpuChunk;
 
-// Numbers as sums of two of 16 bits each.
+// Numbers as sums of two 16-bit numbers.
 struct Halves {
   u32 high, low;
 };
@@ -25,7 +26,7 @@ DEV Halves halves(float a, float b) {
   return {high, pack(a - unpack_low(high), b - unpack_high(high))};
 }
 
-// kChannels: a gate for each channel of the keys; or one for each head, or none.
+// kChannels: one gate per channel of the keys; else one per head, or none.
 template <int kKeys, bool kChannels>
 class Inverse : InverseChunk {
   static constexpr int kRows = 16, kBlocks = kGpuChunk / kRows;
@@ -60,7 +61,7 @@ class Inverse : InverseChunk {
     __syncwarp();
     float x[kRows];
     substitute(x);
-    __syncthreads();  // the keys are read
+    __syncthreads();  // the keys have been read
     put_diagonal(x);
     __syncthreads();
     join();
@@ -73,7 +74,7 @@ class Inverse : InverseChunk {
     if (thread_ < kGpuChunk) betas_[thread_] = there(thread_) ? *of<const float>(in_.beta, thread_) : 0.0f;
   }
 
-  // A with a gate for each head: k k^T, and the gates between.
+  // A with one gate per head: k k^T times the decays in between.
   DEV void multiply_keys() const {
     fetch_betas();
     if (thread_ < kGpuChunk) gates_[thread_] = in_.g.data && there(thread_) ? *of<const float>(in_.g, thread_) : 0.0f;
@@ -102,7 +103,7 @@ class Inverse : InverseChunk {
     }
   }
 
-  // A with a gate for each channel: the gates are in what is multiplied.
+  // A with one gate per channel: the factors contain the gates.
   DEV void multiply_channels() const {
     fetch_betas();
     const ChannelKeys<kKeys> keys(*this, keys_, inverse_.low.base, gates_);
@@ -115,7 +116,7 @@ class Inverse : InverseChunk {
     if (keys.steep(warp())) keys.multiply_pairs(diagonal_ + warp() * kRows * kRows, betas_ + warp() * kRows);
   }
 
-  // M of products and of what the gates leave between; above the diagonal of its own 16 x 16 are numbers of no meaning.
+  // M from products and the decays in between; entries above the diagonal of its 16 x 16 blocks are meaningless.
   template <typename Gates>
   DEV void put_system(const float (*a)[4], const Gates& gates) const {
     const int row = warp() * kRows + (lane() >> 2);
@@ -152,7 +153,8 @@ class Inverse : InverseChunk {
     }
   }
 
-  // In 32 bits where M was, and from there two a lane: what 16 bits hold of them, and what is left.
+  // Writes N_ii in float32 in M's place; then each lane splits two numbers into 16-bit halves: rounded value and
+  // remainder.
   DEV void put_diagonal(const float* x) const {
     float* numbers = diagonal_ + warp() * kRows * kRows;
     UNROLL for (int t = 0; t < kRows / 2; ++t) {
@@ -170,7 +172,7 @@ class Inverse : InverseChunk {
     }
   }
 
-  // The blocks below the diagonal of a warp's columns j, downwards, as N_ij^T = -(sum of N_sj^T M_is^T) N_ii^T.
+  // The blocks below the diagonal in a warp's columns j, downwards, as N_ij^T = -(sum of N_sj^T M_is^T) N_ii^T.
   DEV void join() const {
     Left known[kBlocks - 1];
     const int j = warp();
@@ -193,7 +195,7 @@ class Inverse : InverseChunk {
     }
   }
 
-  // sum += x B^T, B being block (row, column) of a matrix.
+  // sum += x B^T, where B is block (row, column) of a matrix.
   DEV void multiply_block(float (*sum)[4], const Left& x, const Squares& matrix, int row, int column) const {
     u32 high[4], low[4];
     right_transposed(high, matrix.high, lane(), row * kRows, column);
@@ -205,7 +207,7 @@ class Inverse : InverseChunk {
     }
   }
 
-  // A sum of products as the left operand of the next.
+  // Converts a sum of products to the next product's left operand.
   static DEV Left to_left(const float (*x)[4], float sign) {
     Left out;
     UNROLL for (int i = 0; i < 4; ++i) {
@@ -236,8 +238,9 @@ class Inverse : InverseChunk {
   }
 
   Tile<kKeys * 2> keys_;
-  Squares inverse_, system_;           // N, high in the place of the keys, low on the diagonal alone; M below it
-  float *diagonal_, *betas_, *gates_;  // diagonal_: [64, 16], of M; gates_: and their sums, or ChannelKeys' own
+  // N has its high halves in the keys' place and low halves on the diagonal only; M (system_) is below the diagonal.
+  Squares inverse_, system_;
+  float *diagonal_, *betas_, *gates_;  // diagonal_: [64, 16], of M; gates_: with their sums, or ChannelKeys' own
 };
 
 }  // namespace cortado::delta

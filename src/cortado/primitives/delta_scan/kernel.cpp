@@ -1,4 +1,4 @@
-// The delta scan in tiles of 16 tokens; README.md, "The kernel". Compiled once for each instruction set.
+// The delta scan in tiles of 16 tokens; README.md, "The kernel". Compiled once per instruction set.
 #include "cortado/primitives/delta_scan/kernel.h"
 
 #include "cortado/primitives/kernels/targets.h"
@@ -14,8 +14,9 @@
 namespace cortado::delta {
 namespace {
 
-// What is kept over time of all tiles: of every stream the second read's pairs, in a backward the first read's, too,
-// [streams][tiles][16, 16]; and there of its blocks of columns the errors, [streams][blocks][tiles][16, block].
+// Kept for all tiles when time is split. Per stream: the pair products of the second read and, in a backward, of the
+// first, [streams][tiles][16, 16]. In a backward also the errors per block of columns, [streams][blocks][tiles][16,
+// block].
 struct Jobs : gated::Jobs {
   float *scores = nullptr, *pairs = nullptr, *errors = nullptr;
 };
@@ -29,15 +30,15 @@ namespace cortado::delta {
 namespace HWY_NAMESPACE {
 namespace {
 
-// The state behind a tile, from that at its start.
+// Computes the state after a tile from the state at its start.
 void store(const Job& job, const float* from, float* to) {
   advance(job, job.leaving, {job.v, job.values}, job.through, from, to);
 }
 
-// A read's pairs alone, rounded as with those of both.
+// Computes the pair products of one read, rounded as when both are computed together.
 void score_one(const Job& read) { score_pairs<1, kScoreVecs<2>>(read); }
 
-// The errors and pairs of tile i in their place.
+// Points to the stored errors and pair products of tile i.
 void turn_to(Tile& tile, int64_t i) {
   const int64_t number = i - tile.first;
   if (tile.all_errors) tile.errors = tile.all_errors + number * kTokens * tile.stored.values;
@@ -45,7 +46,7 @@ void turn_to(Tile& tile, int64_t i) {
   if (tile.all_pairs) tile.stored.scores = tile.all_pairs + number * kTokens * kTokens;
 }
 
-// Tiles from `begin` to `end`, from the state at the first one's start.
+// Computes tiles `begin` to `end`, given the state at the start of the first one.
 void forward(Tile& tile, int64_t begin, int64_t end) {
   Job& job = tile.stored;
   for (int64_t i = begin; i < end; ++i) {
@@ -54,7 +55,7 @@ void forward(Tile& tile, int64_t begin, int64_t end) {
     read_held(tile, at);
     read_reads(job, at);
     look_ahead(job, i + 1, true);
-    if (tile.all_scores) {  // over time: the second read's are known
+    if (tile.all_scores) {  // split over time: the second read's are stored
       turn_to(tile, i);
       score_one(job);
     } else {
@@ -74,7 +75,8 @@ void forward(Tile& tile) {
   write_state(job, job.state, job.in.final_state);
 }
 
-// The states at the segments' starts and, of a backward, all tiles' errors. `scored`: the pairs are known.
+// Computes the states at the segments' starts and, in a backward, the errors of all tiles. `scored`: the pair products
+// are stored.
 void find_errors(Tile& tile, bool scored) {
   Job& job = tile.stored;
   const int64_t size = job.state_size(), all = job.tiles();
@@ -94,8 +96,8 @@ void find_errors(Tile& tile, bool scored) {
   }
 }
 
-// One tile of the backward, from the state at its start and the gradient behind it, which becomes the gradient before
-// it.
+// Computes one tile of the backward from the state at its start and the gradient of the state at its end. Replaces that
+// gradient by the gradient at the tile's start.
 template <bool kGate>
 void differentiate(Tile& tile, int64_t i, const float* state) {
   Job &job = tile.stored, &held = tile.held;
@@ -125,8 +127,8 @@ void differentiate(Tile& tile, int64_t i, const float* state) {
   advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad, 2 * kTokens);  // both reads
 }
 
-// From the state at a segment's start, in tile_states, and the gradient behind it: forwards for its tiles' states, and
-// back.
+// Computes a segment's backward, given the state at its start (in tile_states) and the gradient of the state at its
+// end: first forwards to get its tiles' states, then backwards.
 void differentiate_segment(Tile& tile, int64_t segment) {
   Job& job = tile.stored;
   const int64_t size = job.state_size(), start = segment * kSegment, left = job.tiles() - start;
@@ -157,7 +159,7 @@ void backward(Tile& tile) {
   write_state(job, job.grad, job.in.initial_grad);
 }
 
-// kDo(tile, jobs, i) for every job number i that is left.
+// Takes jobs until none is left and calls kDo(tile, jobs, number) for each.
 template <void (*kDo)(Tile& tile, const Jobs& jobs, int64_t i)>
 void do_jobs(Jobs& jobs) {
   const FlushDenormals guard;
@@ -175,7 +177,7 @@ void do_stream(Tile& tile, const Jobs& jobs, int64_t i) {
 
 void do_scan(Jobs& jobs) { do_jobs<do_stream>(jobs); }
 
-// --- Over time. ---
+// --- Splitting over time. ---
 
 void place_pairs(Tile& tile, const Jobs& jobs, int64_t stream) {
   const int64_t before = stream * tile.stored.tiles() * kTokens * kTokens;
@@ -183,7 +185,7 @@ void place_pairs(Tile& tile, const Jobs& jobs, int64_t stream) {
   if (tile.stored.backward()) tile.all_pairs = jobs.pairs + before;
 }
 
-// The pairs of a segment's tiles, which the states' blocks of columns all need.
+// Computes the pair products of a segment's tiles; every block of the state's columns needs them.
 void find_pairs(Tile& tile, const Jobs& jobs, int64_t i) {
   Job& job = tile.stored;
   const Segment segment = place_segment(job, jobs, i);
@@ -202,7 +204,7 @@ void find_pairs(Tile& tile, const Jobs& jobs, int64_t i) {
 
 void do_pairs(Jobs& jobs) { do_jobs<find_pairs>(jobs); }
 
-// The gradients behind the segments, as `differentiate` passes them on.
+// Computes the gradients at the segments' ends as `differentiate` passes them on.
 void find_grads(Tile& tile) {
   Job& job = tile.stored;
   read_final_grad(job);
@@ -230,7 +232,7 @@ void find_bounds(Tile& tile, const Jobs& jobs, int64_t i) {
 
 void do_bounds(Jobs& jobs) { do_jobs<find_bounds>(jobs); }
 
-// A segment's errors from the stream's blocks of columns.
+// Assembles a segment's errors from the stream's blocks of columns.
 void gather_errors(Tile& tile, const Jobs& jobs, const Segment& segment) {
   const Kept& kept = jobs.kept;
   const int64_t tiles = tile.stored.tiles(), width = round_up(kept.blocks.values, kLanes), values = tile.stored.values;
@@ -246,7 +248,7 @@ void do_segment(Tile& tile, const Jobs& jobs, int64_t i) {
   const Segment segment = open_segment(tile.stored, jobs, i);
   place_pairs(tile, jobs, segment.stream);
   if (tile.stored.backward()) {
-    // Only this segment's errors are here.
+    // Only this segment's errors are in memory.
     const int64_t pairs = segment.begin * kTokens * kTokens;
     tile.first = segment.begin;
     tile.all_scores += pairs;

@@ -1,7 +1,8 @@
-// The delta scan on tensor cores: kernel_gpu.h says what it computes.
+// The delta scan on tensor cores; see kernel_gpu.h.
 //
-// A chunk's system of 64 unknown rows is inverted by a block of its own, before the walk, and kept in 16 bits: 64 numbers
-// a token and head. The walk is the gated scan's (gated_scan/kernel.cu), one block for a head and 64 of its values.
+// Before the walk, one block per chunk inverts the chunk's system of 64 rows and stores the inverse in 16 bits: 64
+// numbers per token and head. The walk is the gated scan's (gated_scan/kernel.cu), one block per head and 64 of its
+// values.
 //
 // Variants: KEYS=64 | KEYS=128 | KEYS=64 CORTADO_HALF | KEYS=128 CORTADO_HALF
 #include "cortado/primitives/delta_scan/channels_gpu-inl.h"

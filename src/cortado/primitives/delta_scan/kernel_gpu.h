@@ -1,4 +1,4 @@
-// The delta scan's kernels on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC.
+// The arguments of the delta scan's GPU kernels: sizes, strides and pointers. Read by C++ and by NVRTC.
 #pragma once
 
 #include "cortado/primitives/gated_scan/kernel_gpu.h"
@@ -7,93 +7,94 @@ namespace cortado::delta {
 
 using cuda::GpuTimed;
 
-// In a chunk of 64 tokens, with P_t the sum of the gates from its start to t, S the state there and
-//   A_ts = e^{P_t - P_s} k_t . k_s  for s < t, else 0         N = (I + A diag(beta))^-1, unit lower triangular,
-// the state errs by e, and what is stored is u:
+// In a chunk of 64 tokens let P_t be the sum of the gates from the chunk's start to t, S the state at its start and
+//   A_ts = e^{P_t - P_s} k_t . k_s  for s < t, else 0         N = (I + A diag(beta))^-1, unit lower triangular.
+// With the error e of the state's predictions and the stored values u
 //   e = N (v - (k e^P) S),   u = beta e;   o and S are the gated scan's of (q, k, u).
-// From behind, R being dL/dS, y is what the gated scan has for dv, of (k, q, do); of that
-//   dv = N^T (beta y),       R also loses k dv^T.
-// delta_inverse makes N of every chunk, delta_scan e, o and S, and delta_gradient dv. As in the gated scan, R is had as
-// R / scale, and the gates' gradient is, of a segment that ends with token e,
-//   dg_t = Y + sum of (o_u do_u - v_u dv_u) over u from t to e,
-// of which delta_scan's `dots` are o do and delta_gradient's v dv.
+// Backward, with R = dL/dS, let y be the gated scan's dv for (k, q, do). Then
+//   dv = N^T (beta y),       and k dv^T is subtracted from R.
+// delta_inverse computes N of every chunk, delta_scan e, o and S, and delta_gradient dv. As in the gated scan, R is
+// stored as R / scale. The gates' gradient within a segment that ends with token e is
+//   dg_t = Y + sum of (o_u do_u - v_u dv_u) over u from t to e;
+// delta_scan's `dots` hold o do and delta_gradient's v dv.
 //
-// With a gate for each channel of the keys, P_t is one for each and
+// With one gate per channel of the keys, P_t is a vector and
 //   A_ts = (k_t e^{P_t - P_s}) . k_s.
-// The walk then has no gates: delta_channels is given a = k e^P and s = k e^{P_end - P} and computes e alone,
-//   e = N (v - a S),     S <- e^{P_end} S + s^T (beta e),
-// of which u = beta e, and o and S are the gated scan's. From behind a and s are exchanged:
-//   dv = N^T (beta (y + scale s R)),     R <- e^{P_end} R + e^{g of its first token} added - a^T dv / scale,
-// y and added being what the gated scan makes of a chunk of (k, q, do) alone: its dv, and the state it leaves.
+// The walk then needs no gates: delta_channels reads a = k e^P and s = k e^{P_end - P} and computes only e,
+//   e = N (v - a S),     S <- e^{P_end} S + s^T (beta e);
+// u = beta e follows, and o and S are the gated scan's. Backward, a and s are exchanged:
+//   dv = N^T (beta (y + scale s R)),     R <- e^{P_end} R + e^{g of its first token} added - a^T dv / scale.
+// Here y and `added` come from the gated scan of the chunk (k, q, do) alone: its dv, and the state that it leaves.
 struct GpuDelta {
-  // Of delta_gradient q is k, k is q, v is do, with is v, and o is not written. Of delta_channels q is a and k is s, from
-  // behind s and a, v is v or y, and there are no gates and no o.
+  // In delta_gradient: q is k, k is q, v is do, `with` is v, and o is not written. In delta_channels: q is a and k is s
+  // (backward s and a), v is v or y, and there are no gates and no o.
   gated::GpuScan scan;
-  GpuTimed inverse;    // 16-bit [B, T, heads, 64]: row t of its chunk's N; of delta_gradient with the columns reversed
+  GpuTimed inverse;    // 16-bit [B, T, heads, 64]: row t of its chunk's N; for delta_gradient with reversed columns
   GpuTimed beta;       // float32 [B, T, h]
-  GpuTimed written;    // 16-bit, as o: e, or dv; data null: not
-  const float* kept;   // of delta_channels: e^{P_end} [chunks, heads, K]
-  int writes_stored;   // of delta_channels: what is written is u in place of e
-  const float* added;  // of delta_channels_gradient: [rows, chunks, heads, K, V], chunks in its own order; null: 0
+  GpuTimed written;    // 16-bit, shaped like o: e, or dv; data null: not wanted
+  const float* kept;   // delta_channels: e^{P_end} [chunks, heads, K]
+  int writes_stored;   // delta_channels: write u instead of e
+  const float* added;  // delta_channels_gradient: [rows, chunks, heads, K, V], chunks in the walk's order; null: 0
   int chunks;          // of the longest row
   GpuTimed gates;      // float32 [B, T, heads, K]
 };
 
-// Few heads of long rows are cut into parts of time. What a part makes of the state before it, by either walk, is
-// through S + states: what it leaves of nothing, and of each of K unit vectors with v = 0, which are two walks more. The
-// join makes of `states` what the parts begin with, in each walk's own order.
+// Few heads of long rows are cut into parts of time, which run concurrently. In either walk a part maps the state S
+// before it to through S + states. `states` is what the part leaves starting from 0; `through` what it leaves starting
+// from each of the K unit vectors with v = 0. These are two extra walks. The join replaces `states` by the states that
+// the parts begin with, in the walk's order.
 struct GpuDeltaJoin {
   float* states;         // [rows, parts, heads, K, V]
   const float* through;  // [rows, parts, heads, K, K]
   const float* initial;  // [rows, heads, K, V], or null: 0
-  float* last;           // the same, or null
+  float* last;           // [rows, heads, K, V], or null: not wanted
   int parts, heads, keys, values;
   float initial_factor, last_factor;
 };
 
 struct GpuInverse {
-  GpuTimed k;        // 16-bit numbers
+  GpuTimed k;        // 16-bit
   GpuTimed g, beta;  // float32; g.data null: no gates
-  GpuTimed inverse;  // as above, to be written
-  GpuTimed turned;   // the same with the columns reversed; data null: not
-  // With a gate for each channel: g is [B, T, heads, K], and what delta_channels is given is written as well.
+  GpuTimed inverse;  // N (GpuDelta::inverse), to be written
+  GpuTimed turned;   // N with reversed columns; data null: not wanted
+  // With one gate per channel: g is [B, T, heads, K], and the inputs of delta_channels are written as well.
   GpuTimed answers, stored;  // 16-bit [B, T, heads, K]: a and s
   float* kept;               // [chunks, heads, K]
   const long long* bounds;
   int tokens, heads, keys;
 };
 
-// What is stored, from e: u = beta e.
+// Computes the stored values u = beta e.
 struct GpuStored {
   GpuTimed e, beta, u;
   int tokens, heads, values;
 };
 
-// The gradients that are left, of values that are known: with r = gained - lost / scale + (dv . e) k
+// Computes the remaining gradients. With r = gained - lost / scale + (dv . e) k
 //   dk = beta r - (held / scale - beta (dv . e) k)      dbeta = k . r
 struct GpuRest {
-  GpuTimed k, e, dv, beta;      // beta as above
-  GpuTimed held, lost, gained;  // 16-bit [B, T, heads, K]: S dv, R's answer to dv, and to do
+  GpuTimed k, e, dv, beta;      // beta: as in GpuDelta
+  GpuTimed held, lost, gained;  // 16-bit [B, T, heads, K]: S dv, then R read by dv, and by do
   GpuTimed dk;                  // 16-bit
-  GpuTimed dk_gates;  // with a gate for each channel: dk with `held` added, of which the gates' gradient is made
-  float* dbeta;       // [B, T, heads]
+  GpuTimed dk_gates;            // one gate per channel: dk + `held`, from which the gates' gradient is made
+  float* dbeta;                 // [B, T, heads]
   float inverse_scale;
   int tokens, heads, keys, values;
 };
 
 constexpr int kGpuInverseThreads = 128, kGpuJoinThreads = 512;
 
-// Bytes of shared memory that a block takes. Of the walks: behind the gated scan's the stages of N, what is multiplied by
-// it, dv, and the betas of four chunks.
+// Bytes of shared memory per block. The walks: the gated scan's, then the stages of N, the factor of N, dv, and the
+// betas of four chunks.
 constexpr int kGpuSquareBytes = gated::kGpuChunk * gated::kGpuChunk * 2;
 constexpr int gpu_scan_bytes(int keys) { return (gated::gpu_shared_bytes(keys) + 1023) / 1024 * 1024; }
 constexpr int gpu_delta_shared_bytes(int keys) {
   return gpu_scan_bytes(keys) + (gated::kGpuStages + 2) * kGpuSquareBytes + 4 * gated::kGpuChunk * 4;
 }
-// Of delta_join: a piece of the state.
+// delta_join: one piece of the state.
 constexpr int gpu_join_shared_bytes(int keys) { return keys * gated::kGpuPiece * 4; }
-// Of delta_inverse: k, which becomes N; what 16 bits leave of N, where the gates were; A diag(beta) as two tiles, and its
-// diagonal in 32 bits; betas; of gates of channels the sums.
+// delta_inverse: k, overwritten by N; the residual of N in 16 bits, where the gates were; A diag(beta) as two tiles,
+// and its diagonal blocks in float32; betas; with one gate per channel, the gates' sums.
 constexpr int gpu_inverse_gate_bytes(int keys, bool channels) {
   return channels ? gated::kGpuChunk * keys * 4 : kGpuSquareBytes;
 }

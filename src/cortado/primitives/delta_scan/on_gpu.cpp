@@ -11,20 +11,20 @@ using gated::Crossings, gated::FormInputs, gated::FormOptions, gated::FormOutput
 
 constexpr const char* kSource = "delta_scan/kernel";
 
-// N of every chunk, and with the columns reversed; with a gate for each channel, what the walk is given instead of keys.
+// N of every chunk, also with reversed columns; with one gate per channel, the walk's inputs that replace the keys.
 struct Inverses {
   Tensor straight, turned;
   Tensor answers, stored, kept;
 };
 
-// The gated scan's calls, and the walks whose values are not known.
+// The gated scan's calls, plus the walks of the delta rule, whose stored values are not known in advance.
 class Calls : public gated::Calls {
  public:
   Calls(const FormInputs& in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds,
         cuda::Machine& machine, int64_t parts)
       : gated::Calls(in, options, factor, bounds, machine, parts), beta_(in.beta.to(at::kFloat)) {}
 
-  // o and the state behind the last token; `errors`, if wanted, as o. `with`, `crossings`: where the gates' gradient is.
+  // Returns o and the final state; if wanted, `errors` shaped like o. `with`, `crossings`: for the gates' gradient.
   Result forward(const Inverses& inverses, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial,
                  Tensor* errors, const Tensor& with, Crossings* crossings) {
     const Pieces in(q, k, v, with);
@@ -36,7 +36,7 @@ class Calls : public gated::Calls {
     return out;
   }
 
-  // dv as o, and if wanted the state's gradient in front of the first token's gate.
+  // Returns dv, shaped like o, and if wanted dL/dS before the first token's gate.
   Result behind(const Inverses& inverses, const Tensor& k, const Tensor& q, const Tensor& grad_o, const Tensor& v,
                 const Tensor& final_grad, bool want_last, Crossings* crossings) {
     const Pieces in(k, q, grad_o, v);
@@ -50,7 +50,7 @@ class Calls : public gated::Calls {
     return out;
   }
 
-  // With a gate for each channel: e, or what of it is stored.
+  // With one gate per channel: returns e, or with `stored` u = beta e.
   Tensor channel_errors(const Inverses& inverses, const Tensor& v, const Tensor& initial, bool stored) {
     const Pieces in(inverses.answers, inverses.stored, v, {});
     const Tensor errors = timed_like(v);
@@ -60,7 +60,7 @@ class Calls : public gated::Calls {
     return errors;
   }
 
-  // The same from behind: dv as o, and if wanted dL/dS_0.
+  // The backward of channel_errors: returns dv, shaped like o, and if wanted dL/dS_0.
   Result channels_behind(const Inverses& inverses, const Tensor& k, const Tensor& q, const Tensor& grad_o,
                          const Tensor& final_grad, bool want_last) {
     const Alone chunks = each_chunk_alone(k, q, grad_o);
@@ -106,7 +106,7 @@ class Calls : public gated::Calls {
     return out;
   }
 
-  // u of e.
+  // Returns u = beta e.
   Tensor stored(const Tensor& errors) {
     const Tensor u = timed_like(errors);
     const GpuStored in{cuda::timed(errors), cuda::timed(beta_), cuda::timed(u),
@@ -119,7 +119,7 @@ class Calls : public gated::Calls {
   struct Rest {
     Tensor held, lost, gained;
   };
-  // dk and dbeta; returned, with a gate for each channel, what the gates' gradient is made of in place of dk.
+  // Computes dk and dbeta. With one gate per channel it returns the tensor that replaces dk in the gates' gradient.
   Tensor rest(const Tensor& keys, const Tensor& errors, const Tensor& dv, const Rest& of, FormOutputs& out) {
     const Tensor k = cuda::in_pieces(keys);
     out.x = timed_like(of.held);
@@ -172,7 +172,7 @@ class Calls : public gated::Calls {
   void start(GpuDelta& walk, const std::string& name, Crossings* crossings) {
     const int64_t pieces = gated::divide_up(walk.scan.values, gated::kGpuPiece);
     const auto floats = beta_.options();
-    // A walk in parts is one over the values, one over the keys, and itself.
+    // A walk in parts costs one walk over the values, one over the keys, and the walk itself.
     const int64_t processors = machine_.multiprocessors(), full = blocks(pieces);
     if (cut(walk.scan, 6 * full > processors ? 1 : processors / full) > 1) join(walk, name, floats);
     if (crossings) add_crossings(walk.scan, *crossings, pieces, gated::wide(walk.scan.keys), floats);
@@ -186,7 +186,7 @@ class Calls : public gated::Calls {
                     {unsigned(rows_ * heads_ * pieces), unsigned(walk.scan.parts)}, &walk);
   }
 
-  // What the parts begin with, as the walk's `initial`.
+  // Computes the states that the parts begin with and sets them as the walk's `initial`.
   void join(GpuDelta& walk, const std::string& name, const at::TensorOptions& floats) {
     const int64_t keys = walk.scan.keys, values = walk.scan.values, parts = walk.scan.parts;
     const Tensor states = at::empty({rows_, parts, heads_, keys, values}, floats);
@@ -230,15 +230,15 @@ class Calls : public gated::Calls {
   const Tensor beta_;
 };
 
-// What remains when u = beta e and dv are known: gated scans of known values. R, which is dL/dS, stores do by q and loses
-// dv by k; both are read by e, and the state by do and by dv.
+// The gradients that remain once u = beta e and dv are known: gated scans of known values. R = dL/dS gains do (by q)
+// and loses dv (by k); both sums are read by e. The state is read by do and by dv.
 class KnownValues {
  public:
   KnownValues(Calls& calls, const FormInputs& in, const Tensor& y, const Tensor& w, const Tensor& errors,
               const Tensor& final_grad)
       : calls_(calls), in_(in), y_(y), w_(w), errors_(errors), final_grad_(final_grad), u_(calls.stored(errors)) {}
 
-  // dq, dk and dbeta; with a gate for each channel and if wanted, its gradient.
+  // Computes dq, dk and dbeta; with one gate per channel also the gates' gradient, if wanted.
   void gradients(FormOutputs& out, bool channel_gates) const {
     Crossings gained, lost;
     out.y = of_state(w_, channel_gates ? &gained : nullptr);

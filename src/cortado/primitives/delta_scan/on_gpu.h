@@ -1,4 +1,4 @@
-// The delta scan's form by the kernels for GPUs.
+// The delta scan by GPU kernels.
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"
@@ -6,7 +6,7 @@
 
 namespace cortado::delta {
 
-// As gated::evaluate_on_gpu, of inputs with beta and a gate for each head or none.
+// Computes as gated::evaluate_on_gpu, for inputs with beta and with one gate per head or none.
 gated::FormOutputs evaluate_on_gpu(const gated::FormInputs& in, const gated::FormOptions& options, double factor,
                                    const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts);
 

@@ -1,4 +1,4 @@
-// delta_scan as an operator: checks, shapes, autograd. Its forms are the gated scan's, with beta.
+// delta_scan as an operator: checks, shapes, autograd. Computed as the gated scan's form with beta.
 #include "cortado/primitives/delta_scan/op.h"
 
 #include "cortado/primitives/gated_scan/scan.h"
@@ -32,7 +32,7 @@ Sizes check(const Arguments& in) {
 TensorTuple<2> scan_meta(const Arguments& in) { return gated::outputs_meta(check(in), true, in.v, in.type()); }
 
 gated::ScanCall call_of(const Arguments& in) {
-  const Sizes sizes = check(in);  // before factor(), which looks at sizes
+  const Sizes sizes = check(in);  // before factor(), which reads sizes
   gated::ScanCall call(kName, sizes, in.q, in.k, in.v, true, in.factor(), in.type(), in.initial_state, in.cu_seqlens);
   call.g = gated::timed_gate(in.g, in.k.size(1));
   call.beta = in.beta;
@@ -41,7 +41,7 @@ gated::ScanCall call_of(const Arguments& in) {
 
 TensorTuple<2> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }
 
-// What the gradient's operator is given.
+// Arguments of the gradient operator besides X's.
 struct Given {
   const OptionalTensor &grad_o, &grad_state;
   bool need_gate;

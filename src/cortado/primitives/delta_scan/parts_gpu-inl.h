@@ -1,4 +1,4 @@
-// Parts of time of the delta scan on a GPU, joined: kernel_gpu.h says how.
+// Joins the parts of time of the delta scan; see kernel_gpu.h.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -8,8 +8,8 @@ namespace cortado::delta {
 
 using namespace device;
 
-// A block has 64 values of a row's and head's state in shared memory, and goes through the parts; a thread has one of
-// these values and every eighth key.
+// A block holds 64 values of one row's and head's state in shared memory and walks through the parts; a thread has one
+// of these values and every eighth key.
 template <int kKeys>
 DEV void join_parts(const GpuDeltaJoin& in) {
   constexpr int kEvery = kGpuJoinThreads / gated::kGpuPiece, kOwn = kKeys / kEvery;

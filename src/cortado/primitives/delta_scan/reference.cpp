@@ -1,4 +1,4 @@
-// The delta scan by its definition, one token after the other.
+// The delta scan by its definition, token by token.
 #include "cortado/primitives/reference.h"
 
 #include "cortado/primitives/delta_scan/op.h"
@@ -23,7 +23,7 @@ TensorTuple<2> delta_scan_reference(const Tensor& q, const Tensor& k, const Tens
     const auto column = [t](const Tensor& x) { return x.select(1, t).unsqueeze(-1); };  // [B,H,K,1]
     const Tensor key = column(keys);
     if (decays.defined()) state = column(decays) * state;
-    const Tensor held = (state * key).sum(-2);  // what the state answers to the key: [B,H,V]
+    const Tensor held = (state * key).sum(-2);  // the state's prediction for the key: [B,H,V]
     const Tensor correction = column(betas) * (values.select(1, t) - held);
     state = state + key * correction.unsqueeze(-2);
     return (state * column(queries)).sum(-2);

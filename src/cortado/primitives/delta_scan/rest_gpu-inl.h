@@ -1,4 +1,4 @@
-// What is beside the delta scan's walks on a GPU, number by number: kernel_gpu.h says what.
+// The elementwise kernels besides the delta scan's walks; see kernel_gpu.h.
 #pragma once
 
 #include "cortado/primitives/cuda/rows.h"

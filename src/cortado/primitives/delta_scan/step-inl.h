@@ -1,5 +1,5 @@
-// One token: the state is read for what it holds at k, then read once more and written.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// One token: the state is read once for its prediction at k, then read again and written. Part of kernel.cpp, compiled
+// once per instruction set (hence the unusual guard).
 #if defined(CORTADO_DELTA_SCAN_STEP_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_DELTA_SCAN_STEP_INL_H
 #undef CORTADO_DELTA_SCAN_STEP_INL_H
@@ -14,9 +14,9 @@ namespace cortado::delta {
 namespace HWY_NAMESPACE {
 namespace {
 
-// One state and one query. [K,V] before (null: 0) and after; `updated`: after is what it should be already.
+// One state and one query. [K,V] before (null: 0) and after; `updated`: `after` is already written.
 struct StepHead {
-  const StepInputs& inputs;  // y, x, v and a are read, `read` is written
+  const StepInputs& inputs;  // y, x, v and a are inputs; `read` is output
   const float* before;
   float* after;
   int64_t keys, values;
@@ -24,7 +24,7 @@ struct StepHead {
   bool updated;
 };
 
-// Whole vectors, or with kPart the first n elements.
+// Processes whole vectors, or with kPart the first n elements.
 template <bool kPart>
 HWY_INLINE Vec load_step(const float* from, int64_t n) {
   const Floats d;
@@ -43,7 +43,7 @@ HWY_INLINE void store_step(Vec x, float* to, int64_t n) {
   copy_elements(part, 1, to, 1, n);
 }
 
-// kVecs vectors of columns from column j on, or with kPart the last n columns.
+// Processes kVecs vectors of columns from column j on, or with kPart the last n columns.
 template <int kVecs, bool kPart = false>
 HWY_INLINE void step_columns(const StepHead& s, float* read, int64_t j, int64_t n = 0) {
   const Floats d;
@@ -79,7 +79,7 @@ HWY_INLINE void step_columns(const StepHead& s, float* read, int64_t j, int64_t 
   for (int c = 0; c < kVecs; ++c) hn::Store(sum[c], d, read + j + c * kLanes);
 }
 
-// State number i, which one or several heads read.
+// Computes state number i, which one or several heads read.
 inline void step_state(const ScanKernel& in, StepInputs& inputs, int64_t i) {
   const int64_t states = in.final_state.heads, shared = in.heads / states, size = in.keys * in.values;
   const int64_t row = i / states, head = i % states * shared;

@@ -1,5 +1,5 @@
-// A tile of 16 tokens of the delta scan: the gated scan's tile, with values that a triangular system gives.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// A tile of 16 tokens of the delta scan: the gated scan's tile, with values from a triangular system. Part of
+// kernel.cpp, compiled once per instruction set (hence the unusual guard).
 #if defined(CORTADO_DELTA_SCAN_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_DELTA_SCAN_TILE_INL_H
 #undef CORTADO_DELTA_SCAN_TILE_INL_H
@@ -32,15 +32,15 @@ inline Job laid_out(const ScanKernel& in, int64_t values, Fetcher& fetcher, Scra
   return job;
 }
 
-// Two reads of one state: by q with weights ∂L/∂o, and by -k, before the own token is written, with weights ∂L/∂v.
+// Two reads of one state: by q with weights ∂L/∂o, and by -k, before the token's own write, with weights ∂L/∂v.
 struct Tile {
   const ScanKernel& in;
   Job stored;     // stored.v is u
-  Job held;       // the second read: its y, entering, w and scores lie behind the first's, m and dy are its own
+  Job held;       // second read: y, entering, w and scores lie after the first's, m and dy are its own
   float* beta;    // [16]
-  float* errors;  // v - S'ᵀk, which u is beta times
-  // Of all tiles from number `first` on: in a backward errors, [tiles, 16, values], and held.scores, [tiles, 16, 16]; over
-  // time these in a forward, too, and in a backward the first read's.
+  float* errors;  // v - S'ᵀk; u = beta times this
+  // For all tiles from number `first` on. In a backward: errors [tiles, 16, values], and held.scores [tiles, 16, 16].
+  // If time is split: also in a forward, and in a backward the first read's scores, too.
   float *all_errors = nullptr, *all_scores = nullptr, *all_pairs = nullptr;
   int64_t first = 0;
 
@@ -63,7 +63,7 @@ struct Tile {
   }
 };
 
-// beta, and -k as a query.
+// Reads beta, and k, which is negated to serve as a query.
 inline void read_held(const Tile& tile, const Stretch& at) {
   const Floats d;
   const Job& job = tile.held;
@@ -80,8 +80,8 @@ inline void read_held(const Tile& tile, const Stretch& at) {
   }
 }
 
-// A unit lower triangular system with many right sides:  z_i += Σ_{j < i} a_ij w_j,  w_i = beta_i z_i,  i = 0 ... 15.
-// Rows may be counted backwards in memory, by negative distances.
+// A unit lower triangular system with many right-hand sides: z_i += Σ_{j < i} a_ij w_j, w_i = beta_i z_i, i = 0 ... 15.
+// Negative strides traverse rows backwards.
 struct System {
   const float* a;  // a_ij at i·a_row + j·a_column
   int64_t a_row, a_column;
@@ -91,8 +91,8 @@ struct System {
   int64_t row, columns;
 };
 
-// kVecs vectors of columns from column j on, four rows at a time: what the rows above give, then the four among
-// themselves.
+// kVecs vectors of columns from column j on, four rows at a time: first the contribution of the rows above, then the
+// four rows among themselves.
 template <int kVecs>
 HWY_INLINE void solve_columns(const System& s, int64_t j) {
   const Floats d;
@@ -134,13 +134,13 @@ HWY_INLINE void solve_columns(const System& s, int64_t j) {
 }
 
 HWY_NOINLINE inline void solve(const System& s) {
-  constexpr int kVecs = kTileRows / 2;  // what there are registers for
+  constexpr int kVecs = kTileRows / 2;  // as registers allow
   int64_t j = 0;
   for (; j + kVecs * kLanes <= s.columns; j += kVecs * kLanes) solve_columns<kVecs>(s, j);
   for (; j < s.columns; j += kLanes) solve_columns<1>(s, j);
 }
 
-// What is stored instead of v: errors = v - S'ᵀk, stored.v = beta times them; held.scores and v_rows are there.
+// Computes errors = v - S'ᵀk and stored.v = beta · errors, which replaces v. held.scores and v_rows must be ready.
 inline void find_corrections(const Tile& tile, const float* state) {
   const Job& job = tile.held;
   read_by_keys(job, job.entering, state, tile.stored.v_rows, tile.errors, job.values);
@@ -155,8 +155,8 @@ inline void find_corrections(const Tile& tile, const float* state) {
          .columns = job.values});
 }
 
-// The gradients of the errors, in stored.dv, and of v, in held.w, beta times them: the same system from its other end.
-// Each error is held back by what its successors take out of u.
+// Computes the gradients of the errors, in stored.dv, and of v, beta times them, in held.w, by solving the system from
+// its other end: each gradient loses what later tokens subtract through u.
 inline void solve_back(const Tile& tile) {
   const Job& job = tile.stored;
   value_gradients(job);
@@ -181,7 +181,7 @@ inline void write_beta_gradient(const Tile& tile, const Stretch& at) {
   write_numbers(job.parts, tile.in.dbeta, at);
 }
 
-// The m of both reads; the second comes before the own token is written.
+// m of both reads; the second read comes before the token's own write.
 inline void weigh_both(const Tile& tile) {
   const Job& held = tile.held;
   weigh_pairs(tile.stored);
@@ -190,7 +190,7 @@ inline void weigh_both(const Tile& tile) {
   for (int64_t t = 0; t < kTokens; ++t) held.m[t * kTokens + t] = 0;
 }
 
-// Channel by channel what the pairs of both reads give: pair_gradients of the two, in one pass over keys and decays.
+// The pair gradients of both reads with one gate per channel, in one pass over keys and decays; see pair_gradients.
 template <bool kGate>
 HWY_NOINLINE void channel_gradients_of_both(const Tile& tile) {
   const Floats d;
@@ -248,7 +248,7 @@ inline void add_gate_flow(const Job& job) {
   }
 }
 
-// k is written and is, negative, a query.
+// k is written to the state and, negated, is a query.
 inline void write_key_gradient(const Tile& tile, const Stretch& at) {
   const Floats d;
   const Job& job = tile.held;

@@ -1,4 +1,4 @@
-// The elementwise scan, channels in a vector's lanes; README.md, "The kernel". Compiled once for each instruction set.
+// The elementwise scan, with channels in SIMD lanes; README.md, "The kernel". Compiled once per instruction set.
 #include "cortado/primitives/elementwise_scan/kernel.h"
 
 #include <algorithm>
@@ -21,19 +21,19 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-constexpr int64_t kVectors = 4;  // side by side: enough to hide a step's latency
-// Tokens between two carries. What goes from chunk to chunk is scaled by the exp of a sum of logs: one rounding a
+constexpr int64_t kVectors = 4;  // per strip: enough to hide a step's latency
+// Tokens per chunk. From chunk to chunk the state is scaled by the exp of a sum of logs, so it is rounded once per
 // chunk.
 constexpr int64_t kChunk = 64;
 constexpr int64_t kAhead = 16;
 
-// Some neighbouring channels of one row, all its tokens in the order of time. Lanes beyond the last channel are neither
-// read nor written.
+// A few neighbouring channels of one row, over all its tokens in order of time. Lanes beyond the last channel are
+// neither read nor written.
 struct Strip {
   const ScanKernel& in;
   int64_t row, channel, first, length;
-  int64_t lanes[kVectors];  // of each vector: at most kLanes
-  int64_t ahead = 0;        // channels from this one on that are asked of memory before they are read
+  int64_t lanes[kVectors];  // per vector: at most kLanes
+  int64_t ahead = 0;        // channels from here on that are prefetched
 
   int64_t token(int64_t i) const { return in.reverse ? first + length - 1 - i : first + i; }
   int64_t step(const Channels& x) const { return in.reverse ? -x.token : x.token; }
@@ -43,7 +43,7 @@ struct Strip {
   const float* state(const float* states) const { return states ? states + row * in.channels + channel : nullptr; }
 };
 
-// What is read kAhead tokens later.
+// Prefetches the values that are read kAhead tokens later.
 HWY_INLINE void prefetch(const Strip& strip, const float* from, int64_t token_step) {
   prefetch_row(from + kAhead * token_step, strip.ahead);
 }
@@ -59,9 +59,9 @@ HWY_INLINE void store(const Strip& strip, Vec x, float* to, int v) {
   store_some(x, to + v * kLanes, strip.lanes[v]);
 }
 
-// h = exp(log_a) h + b, in two levels: `local` from zero at the chunk's start, and what entered the chunk times the
-// product of the factors since; at the chunk's end times the exp of the sum of their logs, for what goes on must not
-// gather their roundings.
+// h = exp(log_a) h + b in two levels: `local` starts from zero at the chunk's start; `carry` is the state that entered
+// the chunk, times the product of the factors since. At the chunk's end the carry is scaled by the exp of the sum of
+// logs instead of the product, so that roundings do not accumulate from chunk to chunk.
 struct Level {
   Vec local, product, sum, carry;
 
@@ -79,7 +79,7 @@ struct Level {
   HWY_INLINE Vec end() const { return hn::MulAdd(exp_of(Floats(), sum), carry, local); }
 };
 
-// A strip's pass over its tokens, a chunk at a time; i counts in the pass's order. `state` goes from chunk to chunk.
+// A strip's pass over its tokens, chunk by chunk; i counts in the pass's order. `state` is carried from chunk to chunk.
 struct Forward {
   Vec state[kVectors];
 
@@ -111,10 +111,10 @@ struct Forward {
   }
 };
 
-// D_t = dh_t + a_{t+1} D_{t+1} from the last token to the first, beginning with the final state's gradient; db = D,
+// D_t = dh_t + a_{t+1} D_{t+1} from the last token to the first, starting with the final state's gradient; db = D,
 // dlog_a_t = D_t a_t h_{t-1}, dh_0 = a_1 D_1.
 struct Backward {
-  Vec state[kVectors], log[kVectors], a[kVectors];  // ∂L/∂h, and of the token after
+  Vec state[kVectors], log[kVectors], a[kVectors];  // ∂L/∂h; log and a of the next token
 
   void begin(const Strip& strip) {
     for (int v = 0; v < kVectors; ++v) state[v] = load(strip, strip.state(strip.in.grad_final), v);
@@ -171,11 +171,11 @@ Strip strip_at(const ScanKernel& in, int64_t row, int64_t channel) {
 
 int64_t strips(const ScanKernel& in) { return (in.channels + kStrip - 1) / kStrip; }
 
-// Floats of all chunks' passages.
+// Floats needed for the passages of all chunks.
 int64_t passages_size(const ScanKernel& in) { return in.rows * divided(in.tokens, kChunk) * strips(in) * 2 * kStrip; }
 
-// A row's neighbouring strips over a part of its time, chunk by chunk: as much as possible of a token's channels is read
-// at once, for memory is slow to give a little of many pages.
+// Neighbouring strips of a row over one part of its time, chunk by chunk. A task reads as many channels of a token as
+// possible at once, because memory is slow if a little is read from each of many pages.
 template <class Pass>
 struct Task {
   const ScanKernel& in;
@@ -190,7 +190,7 @@ struct Task {
     count = all - begin < in.together ? all - begin : in.together;
   }
 
-  // work(strip's pass, strip, its number)
+  // Calls work(the strip's pass, the strip, its number) for every strip.
   template <class Work>
   HWY_INLINE void each(const Work& work) {
     for (int64_t i = 0; i < count; ++i) {
@@ -200,7 +200,7 @@ struct Task {
     }
   }
 
-  // work(number, its first token, the end) for the chunks of a part.
+  // Calls work(chunk number, first token, end) for every chunk of the part.
   template <class Work>
   HWY_INLINE void each_chunk(const Work& work) const {
     const int64_t length = strip_at(in, row, 0).length, chunks = divided(length, kChunk);
@@ -209,14 +209,15 @@ struct Task {
     }
   }
 
-  // What chunk number `chunk` makes of a strip's state that enters it: the first kStrip numbers times it, plus the rest.
+  // How chunk `chunk` changes a strip's state: state times the first kStrip numbers, plus the following ones.
   float* passage(int64_t chunk, int64_t strip) const {
     const int64_t chunks = divided(in.tokens, kChunk);
     return in.passages + ((row * chunks + chunk) * strips(in) + strip) * 2 * kStrip;
   }
 };
 
-// From the state before the first token to that before the task's part, by what the chunks before it make of it.
+// Advances the state from before the first token to the start of the task's part, by the passages of the chunks in
+// between.
 template <class Pass>
 void pass_to_part(Task<Pass>& task) {
   const Floats d;
@@ -257,7 +258,7 @@ void find_passages(const ScanKernel& in, int64_t number) {
   const Floats d;
   const FlushDenormals guard;
   Task<Pass> task(in, number);
-  if (task.part == in.parts - 1) return;  // nothing comes behind it
+  if (task.part == in.parts - 1) return;  // no part follows
   task.each_chunk([&](int64_t chunk, int64_t first, int64_t end) HWY_ATTR {
     task.each([&](Pass& one, const Strip& strip, int64_t i) HWY_ATTR {
       Level level[kVectors];
@@ -295,11 +296,11 @@ HWY_EXPORT(backward_strips);
 HWY_EXPORT(forward_passages);
 HWY_EXPORT(backward_passages);
 
-// Tasks of neighbouring strips over a part of the time, so that memory is read row by row: of as many strips as leave every
-// thread one. Where there are fewer strips than half the threads, time is shared out, too: every chunk is then walked over
-// twice. No bit depends on it.
+// Chooses the tasks. A task is a group of neighbouring strips over a part of time, so that memory is read row by row;
+// groups are as large as possible with at least one per thread. With fewer strips than half the threads, time is split
+// as well, and every chunk is then read twice. Results are bit-identical.
 void share_out(ScanKernel& scan, int64_t strips, int64_t threads) {
-  constexpr int64_t kShortest = 1024, kLeast = 128, kTasksAThread = 2;  // tokens of what is cut, and of a part
+  constexpr int64_t kShortest = 1024, kLeast = 128, kTasksAThread = 2;  // tokens worth splitting; of a part
   const int64_t tasks = scan.rows * strips, parts = scan.tokens < kShortest ? 1 : scan.tokens / kLeast;
   const auto groups = [&] { return scan.rows * ((strips + scan.together - 1) / scan.together); };
   if (tasks == 0 || 2 * tasks > threads || scan.bounds) {

@@ -1,4 +1,4 @@
-// The elementwise scan and its gradient: timewise_gpu-inl.h says how.
+// The elementwise scan and its gradient; see timewise_gpu-inl.h.
 #include "cortado/primitives/elementwise_scan/scan_gpu-inl.h"
 #include "cortado/primitives/elementwise_scan/stream_gpu-inl.h"
 

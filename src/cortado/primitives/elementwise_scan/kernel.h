@@ -1,4 +1,4 @@
-// The elementwise scan's kernel: float32 on the CPU, forward and backward. No torch here.
+// The elementwise scan on the CPU in float32, forward and backward. No torch here.
 #pragma once
 
 #include "cortado/primitives/kernels/kernel.h"
@@ -7,8 +7,8 @@ namespace cortado::elementwise {
 
 using kernels::Channels;
 
-// Dense: row n is batch row n. Packed: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row. States
-// [rows,D] are contiguous; no data: zero, or not wanted.
+// Dense: row n is batch row n. Packed: row n is tokens bounds[n] .. bounds[n + 1] of the only batch row. States
+// [rows,D] are contiguous; null: the initial state is zero, or the final state is not wanted.
 constexpr int64_t kMostTogether = 8;
 
 struct ScanKernel {
@@ -24,8 +24,8 @@ struct ScanKernel {
   const float* grad_final = nullptr;
   float* grad_initial = nullptr;
 
-  // Chosen by run_*: strips of channels of a task, at most kMostTogether; parts of time, each a task of its own, and
-  // what every chunk of them makes of the state that enters it.
+  // Set by run_*. together: channel strips per task, at most kMostTogether. parts: parts of time, each its own task.
+  // passages: how every chunk of a part transforms the state that enters it.
   int64_t together = 1, parts = 1;
   float* passages = nullptr;
   bool past_caches = false;

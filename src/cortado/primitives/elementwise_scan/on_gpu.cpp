@@ -18,8 +18,8 @@ GpuWalk::GpuWalk(const Tensor& like, const Bounds& rows, bool reverse, cuda::Mac
     : bounds(rows.get(), like.size(1), like.device()) {
   const int64_t count = rows.rows(like.size(0)), channels = like.size(2);
   const int64_t groups = (channels + kGpuTimewiseThreads - 1) / kGpuTimewiseThreads;
-  // A multiprocessor needs some 1,500 threads that wait for memory; a part should be worth its summary. Packed rows are
-  // cut as if each was alone, so that they are computed as when they are.
+  // A multiprocessor needs about 1,500 threads to hide memory latency; a part should be long enough to pay for its
+  // summary. Packed rows are cut as if each were alone, so that results do not depend on packing.
   const int64_t wanted = 12 * machine.multiprocessors() / (bounds.get() ? groups : count * groups);
   const int64_t shortest = parts ? 1 : 64;
   times.bounds = bounds.get();
@@ -63,7 +63,8 @@ Tensor in_rows(const Tensor& x) {
   const Tensor floats = x.to(at::kFloat);
   return floats.stride(2) == 1 || floats.size(2) == 1 ? floats : floats.contiguous();
 }
-// Whether the kernels that read each number once take these: rows and channels that fill the GPU, in pieces of 16 bytes.
+// Whether the kernels that read each number only once take these: rows and channels fill the GPU, and rows are
+// multiples of 16 bytes.
 bool streams(std::initializer_list<Tensor> tensors, const GpuTimes& times, const cuda::Machine& machine) {
   const int64_t groups = (times.channels + kGpuStreamChannels - 1) / kGpuStreamChannels;
   const bool fills = (times.bounds ? 1 : times.rows) * groups >= machine.multiprocessors() * 3 / 4;

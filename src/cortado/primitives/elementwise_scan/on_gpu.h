@@ -1,4 +1,4 @@
-// What goes through time channel by channel, on a GPU: the launches of timewise_gpu-inl.h's kernels.
+// Launches the GPU kernels that walk through time channel by channel (timewise_gpu-inl.h).
 #pragma once
 
 #include "cortado/primitives/cuda/tensors.h"
@@ -7,22 +7,22 @@
 
 namespace cortado::timewise {
 
-// Whether these are float32 on a GPU that has kernels. The rows are blocks of a grid, whose number has an end.
+// Whether all tensors are float32 on a GPU on which kernels can run, and `rows` fit into a grid.
 bool gpu_takes(std::initializer_list<Tensor> tensors, int64_t rows);
 
-// [B,T,D] float32, its channels side by side.
+// x [B,T,D] float32 with contiguous channels.
 GpuChannels gpu_channels(const Tensor& x);
 
-// The times of one operation, with what has to live until it is launched.
+// The walk through time of one operation. It owns the memory that must live until the launch.
 struct GpuWalk {
   GpuTimes times{};
   cuda::GpuBounds bounds;
   Tensor carries;
 
-  // `parts`: of time; 0: as many as fill the GPU.
+  // `parts`: parts of time; 0: as many as fill the GPU.
   GpuWalk(const Tensor& like, const Bounds& bounds, bool reverse, cuda::Machine& machine, int64_t parts = 0);
-  // Kernels NAME_summarize, NAME_join and NAME_apply, or where time has one part the last alone. `in`: the struct whose
-  // first member is `times`.
+  // Launches the kernels NAME_summarize, NAME_join and NAME_apply, or only NAME_apply if time has one part. `in`: the
+  // argument struct, whose first member is `times`.
   void launch(cuda::Machine& machine, const char* source, const std::string& name, const void* in) const;
 };
 
@@ -30,7 +30,7 @@ struct GpuWalk {
 
 namespace cortado::elementwise {
 
-// As elementwise_scan and its gradient (op.h), float32.
+// elementwise_scan and its gradient (op.h), float32.
 std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, const Tensor& initial,
                                          const Bounds& bounds, bool reverse, cuda::Machine& machine, int64_t parts = 0);
 TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, const Tensor& log_a, const Tensor& h,

@@ -1,4 +1,4 @@
-// elementwise_scan and _running_max as operators: checks, shapes, autograd, and the choice of the form.
+// elementwise_scan and _running_max as operators: checks, shapes, autograd, and the choice of the implementation.
 #include "cortado/primitives/elementwise_scan/op.h"
 
 #include "cortado/primitives/choice.h"
@@ -23,18 +23,18 @@ Sizes check(const Tensor& log_a, const Tensor& b, const OptionalTensor& initial,
                Types::kComplexToo);
 }
 
-// --- By the kernel, in float32. ---
+// --- By the CPU kernel, in float32. ---
 
 bool kernel_takes(at::ScalarType type, const Tensor& log_a, const Tensor& b) {
   return type == at::kFloat && kernels::usable({log_a, b});
 }
 
-// Float32 with the channels side by side: a copy only where that is not so.
+// float32 with contiguous channels; copies only if needed.
 Tensor side_by_side(const Tensor& x) { return kernels::dense_rows(x.to(at::kFloat).resolve_conj()); }
 
 Tensor room_like(const Tensor& x) { return kernels::room(x.sizes(), x.options().dtype(at::kFloat)); }
 
-// Points into its arguments, which must outlive it.
+// The call points into its arguments, which must outlive it.
 elementwise::ScanKernel kernel_call(const Tensor& log_a, const Tensor& initial, const Bounds& bounds, bool reverse) {
   elementwise::ScanKernel call{};
   call.rows = bounds.rows(log_a.size(0));
@@ -47,7 +47,7 @@ elementwise::ScanKernel kernel_call(const Tensor& log_a, const Tensor& initial, 
   return call;
 }
 
-// (h, final state)
+// Returns (h, final state).
 std::pair<Tensor, Tensor> forward_by_kernel(const Tensor& log_a, const Tensor& b, const Tensor& initial,
                                             const Bounds& bounds, bool reverse) {
   const Tensor logs = side_by_side(log_a), adds = side_by_side(b), start = kernels::plain(initial), h = room_like(b);
@@ -81,8 +81,8 @@ Gradients backward_by_kernel(const Tensor& grad_h, const Tensor& grad_final, con
 
 // --- By ATen, on dense batches. ---
 
-// Time cut into `count` chunks of `length` tokens. A loop over the positions inside a chunk works on all chunks at
-// once, a second loop carries the chunks' ends: about 2·√T short steps in place of T.
+// Time cut into `count` chunks of `length` tokens. One loop over the positions in a chunk works on all chunks at once;
+// a second loop carries the chunks' final states. This takes about 2·√T short steps instead of T.
 struct Chunks {
   int64_t length, count;
   explicit Chunks(int64_t tokens) {
@@ -98,20 +98,20 @@ struct Chunks {
   Tensor join(const Tensor& x, int64_t tokens) const { return x.flatten(1, 2).narrow(1, 0, tokens); }
 };
 
-// h_t = exp(log_a_t) ⊙ h_{t-1} + b_t over dim 1 of [B,T,D] tensors of one type, h_0 = `initial` [B,D] or undefined
-// (zero). `reverse` runs from the last token to the first. Memory O(T).
+// h_t = exp(log_a_t) ⊙ h_{t-1} + b_t over dim 1 of [B,T,D] tensors of one type; h_0 = `initial` [B,D], or zero if
+// undefined. `reverse` runs from the last token to the first. Memory is O(T).
 Tensor scan_dense(const Tensor& log_a, const Tensor& b, const Tensor& initial, bool reverse) {
   const int64_t tokens = b.size(1);
   if (tokens == 0) return b.clone();
   if (tokens == 1) return initial.defined() ? at::addcmul(b, log_a.exp(), initial.unsqueeze(1)) : b.clone();
   const Chunks chunks(tokens);
-  // Pads neither decay nor add, so the carried state passes them unchanged, in either direction.
+  // Padding neither decays nor adds, so the carried state passes it unchanged in either direction.
   const Tensor logs = chunks.split(log_a, 0.0), adds = chunks.split(b, 0.0), factors = logs.exp();
   Tensor h = at::empty_like(adds), decay = at::empty_like(logs);
   auto at_step = [&](int64_t i, int64_t steps) { return reverse ? steps - 1 - i : i; };
 
-  // Inside the chunks, from zero. `decay` is the sum of logs from the chunk's start, so that what a chunk passes on
-  // carries one rounding a chunk and not one a token.
+  // Scans within the chunks, from zero. `decay` is the sum of logs since the chunk's start, so that the carried state
+  // is rounded once per chunk instead of once per token.
   Tensor last, last_decay;
   for (int64_t i = 0; i < chunks.length; ++i) {
     const int64_t t = at_step(i, chunks.length);
@@ -128,7 +128,7 @@ Tensor scan_dense(const Tensor& log_a, const Tensor& b, const Tensor& initial, b
   }
   decay.exp_();
 
-  // From chunk to chunk: carry[n] is the state that enters chunk n.
+  // Carries from chunk to chunk: carry[n] is the state that enters chunk n.
   Tensor carry = at::zeros_like(last);
   Tensor state = initial.defined() ? initial : at::zeros_like(last.select(1, 0));
   const int64_t end = at_step(chunks.length - 1, chunks.length);
@@ -141,9 +141,9 @@ Tensor scan_dense(const Tensor& log_a, const Tensor& b, const Tensor& initial, b
   return chunks.join(h, tokens);
 }
 
-// --- By either. ---
+// --- Common to both. ---
 
-// The state after the last token of a dense batch, given all h.
+// Returns the state after the last token of a dense batch, given all h.
 Tensor last_state(const Tensor& h, const Tensor& initial, bool reverse) {
   if (h.size(1) == 0) return initial.defined() ? initial.clone() : at::zeros({h.size(0), h.size(2)}, h.options());
   return h.select(1, reverse ? 0 : h.size(1) - 1).clone();
@@ -190,14 +190,14 @@ TensorTuple<2> scan_meta(const Tensor& log_a, const Tensor& b, const OptionalTen
   return {sizes.empty("BTD", b.options().dtype(out)), sizes.empty("ND", b.options().dtype(type))};
 }
 
-// A gradient in its input's type: the real part where a complex computation had a real input.
+// Converts a gradient to its input's type: the real part if the computation was complex and the input real.
 Tensor to_type_of(const Tensor& gradient, const Tensor& input) {
   const bool drop = gradient.is_complex() && !input.is_complex();
   return (drop ? at::real(gradient) : gradient).to(input.scalar_type());
 }
 
-// Dense: D_t = dh_t + conj(a_{t+1}) D_{t+1} is the scan run the other way with the gates moved by one; db = D,
-// dlog_a_t = D_t conj(a_t h_{t-1}), dh_0 = conj(a_1) D_1. timed: dh, log_a, h; rows: d final, h_0.
+// Dense backward: D_t = dh_t + conj(a_{t+1}) D_{t+1} is the scan in the other direction with the gates shifted by one
+// token; db = D, dlog_a_t = D_t conj(a_t h_{t-1}), dh_0 = conj(a_1) D_1. timed: dh, log_a, h; rows: d final, h_0.
 PackedResult backward_dense(const Tensors& timed, const Tensors& rows, bool reverse) {
   const Tensor &dh = timed[0], &log_a = timed[1], &h = timed[2], &dfinal = rows[0], &initial = rows[1];
   const int64_t tokens = h.size(1);
@@ -215,7 +215,7 @@ PackedResult backward_dense(const Tensors& timed, const Tensors& rows, bool reve
   return {{d * factors * before.conj(), d}, {factors.select(1, start) * d.select(1, start)}};
 }
 
-// What the gradient's operator is given: of the forward, h.
+// Arguments of the gradient operator; h is the forward's result.
 struct ScanGiven {
   const Tensor &dh, &dfinal, &h;
 };
@@ -234,7 +234,7 @@ Gradients backward_kernel(const ScanGiven& given, const ScanArguments& in) {
   const auto type = scan_type(log_a, b, initial);
   const Tensor start = initial ? initial->to(type) : Tensor(), logs = log_a.to(type);
   const Bounds bounds(kName, cu_seqlens, b.size(1));
-  // h was rounded on output if b is of a short type: then it is computed again.
+  // A 16-bit h was rounded on output: then it is recomputed.
   const Tensor h = saved_h.scalar_type() == type ? saved_h : run_scan(logs, b.to(type), start, bounds, reverse).first;
   const auto by_aten = [&]() -> Gradients {
     const auto dense = [reverse](const Tensors& timed, const Tensors& rows) {
@@ -258,7 +258,7 @@ Gradients backward_kernel(const ScanGiven& given, const ScanArguments& in) {
           initial ? to_type_of(grad_initial, *initial) : no_gradient(log_a)};
 }
 
-// --- _running_max, which keeps Latte's, ABC's and (decayed) RWKV-4's exponentials at most 1. ---
+// --- _running_max: keeps the exponentials of Latte, ABC and (with decay) RWKV-4 at most 1. ---
 
 using Maxima = TensorTuple<3>;
 
@@ -280,7 +280,7 @@ Tensor running_max_dense(const Tensor& x, const Tensor& initial, const Tensor& d
     const Tensor before = m.select(2, i - 1);
     at::maximum_out(now, now, decay.defined() ? before - decay : before);
   }
-  Tensor lost;  // what the maximum at a chunk's start has lost at each of its tokens [length,D]
+  Tensor lost;  // decay of the maximum at a chunk's start, for each of its tokens [length,D]
   if (decay.defined()) lost = decay * at::arange(1, chunks.length + 1, x.options()).unsqueeze(1);
   for (int64_t n = 0; n < chunks.count; ++n) {
     const Tensor state = n == 0 ? initial : m.select(1, n - 1).select(1, chunks.length - 1);
@@ -290,7 +290,7 @@ Tensor running_max_dense(const Tensor& x, const Tensor& initial, const Tensor& d
   return chunks.join(m, tokens);
 }
 
-// Dense: (m, m one token before, m after the last token). timed: x; rows: m_0; decay [H·L] or undefined.
+// Dense: returns (m, m one token before, m after the last token). timed: x; rows: m_0; decay [H·L] or undefined.
 PackedResult dense_maxima(const Tensors& timed, const Tensors& rows, const Tensor& decay) {
   const Tensor x = timed[0].flatten(2);
   const Tensor start = rows[0].flatten(1);
@@ -348,7 +348,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       forward_kernel, scan_meta,
       gathered_gradient<void(const Tensor&, const Tensor&, const Tensor&), decltype(elementwise_scan), backward_kernel>,
       {.given = "Tensor grad_h, Tensor grad_final_state, Tensor h", .inputs = {"log_a", "b", "initial_state"}});
-  // No gradient: the results that use a maximum do not depend on it.
+  // Not differentiable: results that use a running maximum do not depend on it.
   define_operator(m,
                   "_running_max(Tensor x, Tensor? initial=None, Tensor? cu_seqlens=None, Tensor? decay=None) -> "
                   "(Tensor maximum, Tensor before, Tensor final_maximum)",

@@ -1,4 +1,4 @@
-// The elementwise scan's operations on a GPU (timewise_gpu-inl.h).
+// The elementwise scan's operations for timewise_gpu-inl.h.
 #pragma once
 
 #include "cortado/primitives/elementwise_scan/kernel_gpu.h"
@@ -10,7 +10,7 @@ using device::exponential;
 using timewise::Place;
 
 struct alignas(8) ScanCarry {
-  float log_decay, h;  // of what came before, and what was added since
+  float log_decay, h;  // log of the factor on the state before, and what was added since
 };
 
 DEV ScanCarry join_scans(ScanCarry before, ScanCarry part) {
@@ -46,7 +46,7 @@ struct ScanGradientOp : GpuScanGradient {
   static constexpr int kAhead = 4;
   using Carry = ScanCarry;
   struct Input {
-    float own, later, before, grad;  // log_a of t and of t + 1, h_{t-1}, dh_t
+    float own, later, before, grad;  // log_a of t and t + 1, h_{t-1}, dh_t
   };
   DEV Carry nothing() const { return {0, 0}; }
   DEV Carry initial_of(const Place& at) const {

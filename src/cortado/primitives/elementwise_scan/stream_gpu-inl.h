@@ -1,5 +1,6 @@
-// The elementwise scan on a GPU where rows and channels fill it: each block goes through the whole time of 64 channels of a
-// row, whose inputs come through stages of shared memory, so that each is read once and enough of them are on their way.
+// The elementwise scan if rows and channels fill the GPU: each block walks through all time of kGpuStreamChannels
+// channels of a row. Inputs pass through stages of shared memory, so that each is read only once and enough reads are
+// in flight.
 #pragma once
 
 #include "cortado/primitives/elementwise_scan/kernel_gpu.h"
@@ -10,7 +11,7 @@ namespace cortado::elementwise {
 using namespace device;
 using timewise::Place;
 
-// Two or three tensors, in the order of the walk.
+// Two or three tensors, in the walk's order.
 template <int kStreams>
 class Stream {
  public:
@@ -26,11 +27,11 @@ class Stream {
 
   const Place& at() const { return at_; }
   DEV int token(int p) const { return times_.reverse ? at_.tokens - 1 - p : p; }
-  // Where token p is written, and how far it is to the next: numbers are written one behind the other.
+  // Where token p is written, and the distance to the next token: numbers are written one after the other.
   DEV float* place(const GpuChannels& x, int p) const { return at_.at(x, 0) + token(p) * x.token; }
   DEV long long next(const GpuChannels& x) const { return times_.reverse ? -x.token : x.token; }
 
-  // work(numbers, p) of every token, by the threads that have a channel.
+  // Calls work(numbers, p) for every token, on the threads that have a channel.
   template <typename Work>
   DEV void run(const Work& work) {
     for (int i = 0; i + 1 < kGpuStreamStages; ++i) fetch(i);
@@ -43,7 +44,7 @@ class Stream {
       const float* from = stage(s) + thread_;
       const int first = s * kGpuStreamTokens, count = at_.tokens - first;
       if (count >= kGpuStreamTokens) {
-        Numbers numbers[kGpuStreamTokens];  // all are read before anything is written, behind which each would wait
+        Numbers numbers[kGpuStreamTokens];  // read before the first write: a read would wait for preceding writes
         UNROLL for (int i = 0; i < kGpuStreamTokens; ++i) numbers[i] = read(from, i);
         UNROLL for (int i = 0; i < kGpuStreamTokens; ++i) work(numbers[i].x, first + i);
       } else {
@@ -54,7 +55,7 @@ class Stream {
   }
 
  private:
-  static constexpr int kNumbers = kGpuStreamTokens * kGpuStreamChannels;  // of a tensor's stage
+  static constexpr int kNumbers = kGpuStreamTokens * kGpuStreamChannels;  // per tensor and stage
 
   DEV float* stage(int s) const {
     return reinterpret_cast<float*>(shared_memory()) + s % kGpuStreamStages * kStreams * kNumbers;
@@ -108,7 +109,7 @@ DEV void stream_scan(const GpuScan& in) {
   if (at.there) op.finish(at, carry);
 }
 
-// A token's h_{t-1} comes with the next one on the way.
+// A token's h_{t-1} arrives with the next token of the walk.
 DEV void stream_scan_gradient(const GpuScanGradient& in) {
   const GpuChannels* streams[] = {&in.log_a, &in.h, &in.grad_h};
   Stream<3> stream(in.times, streams);

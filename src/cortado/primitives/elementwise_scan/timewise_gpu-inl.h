@@ -1,11 +1,12 @@
-// What goes through time channel by channel, on a GPU: a thread a channel, in parts of time where there are few channels.
-// Three kernels: summarize what each part makes of nothing, join the parts, go through all of them again. An operation has
+// Operations that walk through time channel by channel: one thread per channel, and per part of time if there are few
+// channels. Three kernels: summarize each part starting from a neutral carry, join the parts, walk through all of them
+// again. An operation defines
 //   Carry                      what passes from token to token
 //   Carry nothing(), Carry initial_of(at), void finish(at, carry)   the neutral one, the first, the last
-//   Input load(at, t)          of token t, at: a place; kAhead of them are fetched at once
-//   void absorb(carry, input)  one token, for the summary
-//   Carry join(before, part)   a part behind what came before
-//   void step(carry, input, at, t)   one token with all results
+//   Input load(at, t)          reads token t of a place `at`; kAhead of them are fetched at once
+//   void absorb(carry, input)  adds one token, for the summary
+//   Carry join(before, part)   a part after what came before
+//   void step(carry, input, at, t)   computes one token with all results
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -15,7 +16,7 @@ namespace cortado::timewise {
 
 using namespace device;
 
-// A channel of a row.
+// One channel of one row.
 struct Place {
   int row, channel, tokens;
   long long batch, first;
@@ -38,7 +39,7 @@ DEV Place place_of(const GpuTimes& times, int row, int channel) {
 
 DEV int channel_of_thread() { return blockIdx.x * kGpuTimewiseThreads + CORTADO_THREAD; }
 
-// Of a row's time: no more than it fills, whatever the rows beside it have.
+// The number of parts of a row: no more than its tokens fill, whatever the other rows have.
 DEV int parts_of(const GpuTimes& times, const Place& at) {
   const int wanted = (at.tokens + times.part_tokens - 1) / times.part_tokens;
   return wanted < times.parts ? (wanted > 1 ? wanted : 1) : times.parts;
@@ -76,8 +77,8 @@ DEV void summarize(const Op& op, const GpuTimes& times) {
   *carry_of<typename Op::Carry>(times, at, blockIdx.y) = carry;
 }
 
-// work(summary, place) of the parts begin .. end, of which some are fetched before the first is worked on: what is written
-// to a place might otherwise be what is read next.
+// Calls work(summary, place) for the parts begin .. end. Several are fetched before the first is processed, because a
+// write might alias the next read.
 template <typename Carry, typename Each>
 DEV void each_part(const GpuTimes& times, const Place& at, int begin, int end, const Each& work) {
   constexpr int kAhead = 8;
@@ -92,7 +93,8 @@ DEV void each_part(const GpuTimes& times, const Place& at, int begin, int end, c
   }
 }
 
-// A lane has a channel, and a warp some of its parts: joined for themselves, and again behind what the warps before have.
+// A lane has a channel, and a warp some of its parts: it joins its own parts, then again after those of the preceding
+// warps.
 template <typename Op>
 DEV void join(const Op& op, const GpuTimes& times) {
   using Carry = typename Op::Carry;
@@ -128,7 +130,7 @@ DEV void apply(const Op& op, const GpuTimes& times) {
 
 }  // namespace cortado::timewise
 
-// The three kernels of an operation whose argument is `In`.
+// The three kernels of an operation whose argument struct is `In`.
 #define CORTADO_TIMEWISE(name, In, Op)                                              \
   extern "C" __global__ void __launch_bounds__(128) name##_summarize(const In in) { \
     cortado::timewise::summarize(Op{in}, in.times);                                 \

@@ -5,7 +5,7 @@
 namespace cortado::gated {
 namespace {
 
-// Tokens of a chunk. With a gate per channel a chunk takes C·C·K numbers, else C·C.
+// Tokens per chunk. A chunk needs C·C·K numbers with a gate per channel, else C·C.
 constexpr int64_t kChunk = 64, kChannelChunk = 16;
 
 struct Rule {
@@ -14,10 +14,10 @@ struct Rule {
 
 enum Input { kQuery, kKeys, kValues, kGates, kBeta, kBonus, kState };
 
-// Decays inside a chunk, from its gates [B,H,C,K|1]. Only sums (products) of gates are formed, no differences, so that
+// Decays within a chunk, from its gates [B,H,C,K|1]. Only sums (or products) of gates are formed, never differences. So
 // nothing cancels, no exponent is positive, and a gate may be -inf.
 struct Decays {
-  Tensor pairs;         // [t, s]: over s < u <= t, in the reads' order: [B,H,C,C,K|1]; 0 where s comes later
+  Tensor pairs;         // [t, s]: over s < u <= t, as reads see it: [B,H,C,C,K|1]; 0 if s is later
   Tensor enter, leave;  // over u <= t, and over u > s: [B,H,C,K|1]
   Tensor through;       // over the chunk: [B,H,K|1]
 
@@ -25,11 +25,11 @@ struct Decays {
     const int64_t size = gates.size(2);
     const Tensor tokens = at::arange(size, gates.options().dtype(at::kLong));
     const double nothing = rule.factors ? 1 : 0;
-    // [u, s]: the gate of u where it lies behind s.
+    // [u, s]: the gate of token u if u is after s, else neutral.
     const Tensor behind = at::where((tokens.unsqueeze(1) > tokens.unsqueeze(0)).unsqueeze(-1), gates.unsqueeze(3),
                                     at::full({}, nothing, gates.options()));
     const auto over_time = [&](const Tensor& x) { return rule.factors ? x.cumprod(2) : x.cumsum(2).exp(); };
-    const auto one_earlier = [](const Tensor& x) {  // what ends at t - 1
+    const auto one_earlier = [](const Tensor& x) {  // shifted by one token: up to t - 1
       return at::cat({at::ones_like(x.narrow(2, 0, 1)), x.narrow(2, 0, x.size(2) - 1)}, 2);
     };
     const Tensor upto = over_time(behind), all = over_time(gates);
@@ -42,7 +42,7 @@ struct Decays {
   }
 };
 
-// Σ_κ x_t y_s decay[t,s], and Σ_s weights[t,s] decay[t,s] x_s: [B,H,C,C], [B,H,C,K].
+// Return Σ_κ x_t y_s decay[t,s], [B,H,C,C], and Σ_s weights[t,s] decay[t,s] x_s, [B,H,C,K].
 Tensor pair_products(const Tensor& x, const Tensor& y, const Tensor& decay) {
   if (decay.size(-1) == 1) return at::matmul(x, y.transpose(2, 3)) * decay.squeeze(-1);
   return (x.unsqueeze(3) * y.unsqueeze(2) * decay).sum(-1);
@@ -52,14 +52,14 @@ Tensor pair_sums(const Tensor& weights, const Tensor& x, const Tensor& decay) {
   return (weights.unsqueeze(-1) * x.unsqueeze(2) * decay).sum(3);
 }
 
-// One chunk: in[Input] [B,H,C,*] and the state [B,H,K,V] -> (reads [B,H,C,K|V], the next state).
+// Computes one chunk: in[Input] [B,H,C,*] and the state [B,H,K,V] -> (reads [B,H,C,K|V], the next state).
 Tensors read_chunk(const Tensors& in, const Rule& rule) {
   const Tensor &q = in[kQuery], &k = in[kKeys], &state = in[kState];
   const Tensor gates =
       in[kGates].defined() ? in[kGates] : at::full({1, 1, k.size(2), 1}, rule.factors ? 1 : 0, k.options());
   const Decays decay(gates, rule);
   Tensor v = in[kValues];
-  if (rule.delta) {  // v_t becomes what is stored: β_t (v_t - S'ᵀ k_t), S' with the writes of the chunk before t
+  if (rule.delta) {  // replaces v_t by what is stored: β_t (v_t - S'ᵀ k_t); S' includes the chunk's writes before t
     const Tensor beta = in[kBeta].unsqueeze(-1);
     const Tensor answers = pair_products(k * beta, k, decay.pairs).tril(-1);
     const Tensor left = beta * (v - at::matmul(k * decay.enter, state));
@@ -78,7 +78,7 @@ Tensors read_chunk(const Tensors& in, const Rule& rule) {
   return {o, state * decay.through.unsqueeze(-1) + written};
 }
 
-// A dense batch: timed [B,T,H,*] (gates [B|1,T,H(,K)], beta [B,T,H]) -> (o [B,T,H,*], the last state).
+// Scans a dense batch: timed [B,T,H,*] (gates [B|1,T,H(,K)], beta [B,T,H]) -> (o [B,T,H,*], the last state).
 Tensors scan_dense(const Tensors& timed, const Tensor& bonus, Tensor state, const Rule& rule, bool reverse) {
   Tensors by_head;  // [B,H,T,*]
   for (const Tensor& x : timed) {
@@ -105,7 +105,7 @@ Tensors scan_dense(const Tensors& timed, const Tensor& bonus, Tensor state, cons
   return {reverse ? o.flip(1) : o, state};
 }
 
-// The scan as a function of its inputs, which are in the order of Input.
+// The scan as a function of its inputs, in the order of Input.
 Computation scan_of(const ScanCall& call, const Bounds& bounds) {
   const Rule rule{call.read_keys, call.decay == DecayKind::kFactors, call.beta.defined(), call.bonus.defined()};
   return [rule, &call, &bounds](const Tensors& in) -> Tensors {
@@ -157,7 +157,7 @@ FormOutputs differentiate_by_aten(const ScanCall& call, const Bounds& bounds, co
                   .initial = of(kState),
                   .final_state = {}};
   (call.read_keys ? out.y : out.w) = of(kQuery);
-  if (call.bonus.defined()) out.bonus = of(kBonus).unsqueeze(0);  // of a batch
+  if (call.bonus.defined()) out.bonus = of(kBonus).unsqueeze(0);  // with a batch dimension
   return out;
 }
 

@@ -1,4 +1,4 @@
-// What the forms on a GPU are made of: calls of the gated scan's kernels.
+// Computes a form on a GPU by calls of the gated scan's kernels.
 #pragma once
 
 #include <algorithm>
@@ -12,26 +12,26 @@
 
 namespace cortado::gated {
 
-constexpr int64_t kWidest = 128, kShortestPart = 1024;  // of K and V; in tokens
+constexpr int64_t kWidest = 128, kShortestPart = 1024;  // widest K and V; tokens of the shortest part
 
 inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-inline int wide(int64_t keys) { return keys <= 64 ? 64 : 128; }  // KEYS
+inline int wide(int64_t keys) { return keys <= 64 ? 64 : 128; }  // the macro KEYS
 
-// x, or where it is missing zeros beside `like`, for all heads: [B,T,1,*].
+// x for all heads, or zeros [B,T,1,*] shaped like `like` if x is undefined.
 inline Tensor or_zeros(const Tensor& x, const Tensor& like) {
   return x.defined() ? x : at::zeros({like.size(0), like.size(1), 1, like.size(3)}, like.options());
 }
 
 inline Tensor across(const Tensor& state) { return state.defined() ? state.transpose(2, 3).contiguous() : state; }
 
-// What the gates' gradient is made of.
+// Intermediate results for the gates' gradient.
 struct Crossings {
   Tensor states, products;  // kernel_gpu.h: crossing_states, crossings
   Tensor dots[2];
   int slabs = 0, partials = 0;
 };
 
-// The calls of one form.
+// The kernel calls of one form.
 class Calls {
  public:
   Calls(const FormInputs& in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds,
@@ -53,7 +53,7 @@ class Calls {
   struct Result {
     Tensor o, last;
   };
-  // A walk's inputs, as it reads them.
+  // A walk's inputs, laid out as the kernel reads them.
   struct Pieces {
     Tensor q, k, v, with;
     Pieces(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& with)
@@ -63,8 +63,8 @@ class Calls {
           with(with.defined() ? cuda::in_pieces(with) : with) {}
   };
 
-  // kernel_gpu.h's table. `across`: the state is S^T, and channels with gates are the values. `from_behind`: it is
-  // dS / factor. `with`, `crossings`: where the gates' gradient is wanted.
+  // One walk of the table in kernel_gpu.h. `across`: the state is S^T, and channels that have gates are the values.
+  // `from_behind`: the state is dS / factor. `with`, `crossings`: set if the gates' gradient is wanted.
   Result run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, bool reverse, int shift,
              bool across, bool want_last, bool from_behind, const Tensor& with = {}, Crossings* crossings = nullptr) {
     const int64_t keys = k.size(3), values = v.size(3), pieces = divide_up(values, kGpuPiece);
@@ -81,8 +81,8 @@ class Calls {
     return out;
   }
 
-  // From behind, with a gate for each channel of the keys: what each chunk makes of nothing, and what it leaves, [rows,
-  // chunks, heads, K, V], chunks in the walk's order.
+  // Backward with one gate per channel of the keys: each chunk's output when it starts from state 0, and the state that
+  // it leaves, [rows, chunks, heads, K, V], chunks in the walk's order.
   struct Alone {
     Tensor o, left;
   };
@@ -119,7 +119,7 @@ class Calls {
     return gradient;
   }
 
-  // The same where each channel has a gate: y and x are the keys' side of the form, [B,T,h,K].
+  // The gates' gradient with one gate per channel; y and x are the keys' side of the form, [B,T,h,K].
   Tensor channel_gradient(const Crossings& from, const Tensor& y, const Tensor& dy, const Tensor& x, const Tensor& dx,
                           bool reverse) {
     const int64_t keys = x.size(3), pieces = divide_up(keys, kGpuPiece);
@@ -147,14 +147,14 @@ class Calls {
 
   double factor() const { return factor_; }
 
-  // Whether the states that meet for the gates' gradient are those across.
+  // Whether the states whose product gives the gates' gradient are the transposed ones.
   bool meets_across() const { return channels_; }
   Tensor gradient_of_gates(const Crossings& from, const Tensor& y, const Tensor& dy, const Tensor& x, const Tensor& dx,
                            bool reverse) {
     return channels_ ? channel_gradient(from, y, dy, x, dx, reverse) : gate_gradient(from, reverse);
   }
 
-  // dL/dS of [rows, heads, K, V] in front of the gates of each row's first token, from that behind them.
+  // dL/dS [rows, heads, K, V] before each row's first gate, given `gradient`, dL/dS after it.
   Tensor before_first_gates(const Tensor& gradient, bool reverse, const std::vector<int64_t>* bounds) const {
     if (!g_.defined()) return gradient;
     const Tensor kept = first_gates(reverse, bounds);
@@ -162,7 +162,8 @@ class Calls {
   }
 
  protected:
-  // What the first token of each row multiplies the state by, on the scan's way: [rows, heads(, K)], 1 for empty rows.
+  // The factor by which the first token of each row (in the scan's order) multiplies the state: [rows, heads(, K)]; 1
+  // for empty rows.
   Tensor first_gates(bool reverse, const std::vector<int64_t>* bounds) const {
     const auto decays = [&](const Tensor& gates) { return factors_ ? gates : gates.exp(); };
     if (!bounds) {
@@ -183,13 +184,13 @@ class Calls {
     return at::where(there > 0, decays(gates), at::ones_like(gates));
   }
 
-  // Float32; channels, which are read in pieces of four, without gaps.
+  // The gates in float32; with one per channel they are read in pieces of four and made dense.
   static Tensor gates_of(const FormInputs& in) {
     if (!in.g.defined()) return in.g;
     const Tensor g = in.g.to(at::kFloat);
     return g.dim() == 4 ? cuda::in_pieces(g) : g;
   }
-  // A gate for each head, or none; or for each channel.
+  // The kernel file: one gate per head or none; or one per channel.
   const char* source() const { return channels_ ? "gated_scan/kernel_channels" : "gated_scan/kernel"; }
   std::string variant(int64_t keys) const { return cuda::variant_of(short_, "KEYS=" + std::to_string(wide(keys))); }
 
@@ -216,13 +217,13 @@ class Calls {
     return scan;
   }
 
-  // How many of them there are at most, of `each` tokens (gpu_first_stretch).
+  // An upper bound for the number of stretches of `each` tokens (gpu_first_stretch).
   int64_t stretches(int64_t each) const {
     return bounds_.get() ? tokens_ / each + rows_ + 1 : rows_ * divide_up(tokens_, each);
   }
   int64_t segments() const { return stretches(kGpuSegment); }
 
-  // The first call leaves states where segments end, the second multiplies them by its own.
+  // The first of two calls writes the states at the segments' ends; the second multiplies them by its own.
   void add_crossings(GpuScan& scan, Crossings& to, int64_t pieces, int64_t keys, const at::TensorOptions& floats) {
     const bool second = to.states.defined();
     to.slabs = int(2 * pieces);
@@ -238,10 +239,11 @@ class Calls {
     scan.crossings = second ? to.products.mutable_data_ptr<float>() : nullptr;
   }
 
-  // Those of a walk in one part, of packed rows as if each was alone: so they are computed as when they are.
+  // Blocks of a walk in one part. Packed rows count as if each were alone, so that their results do not depend on the
+  // packing.
   int64_t blocks(int64_t pieces) const { return (bounds_.get() ? 1 : rows_) * heads_ * pieces; }
 
-  // Into how many parts of its time a walk is cut, of `wanted`.
+  // Sets the number of parts of time, at most `wanted` unless parts_ is given, and returns it.
   int64_t cut(GpuScan& scan, int64_t wanted) const {
     scan.part_tokens = int(parts_ ? kGpuChunk : kShortestPart);
     scan.parts = int(std::clamp<int64_t>(parts_ ? parts_ : wanted, 1,
@@ -249,7 +251,7 @@ class Calls {
     return scan.parts;
   }
 
-  // Where a row's heads do not fill the GPU: two blocks a multiprocessor.
+  // Parts needed if a row's heads do not fill the GPU: two blocks per multiprocessor.
   int64_t parts_for(int64_t blocks) const {
     const int64_t processors = machine_.multiprocessors();
     return blocks > processors / 2 ? 1 : 2 * processors / blocks;
@@ -276,8 +278,8 @@ class Calls {
     machine_.launch({source(), variant(scan.keys), name.c_str(), kGpuThreads, size_t(shared)}, grid, &scan);
   }
 
-  // Settles in how many parts of its time a walk goes, and where there are several, what each begins with: by
-  // start("_states", parts) and `join_kernel`.
+  // Decides into how many parts of time a walk is cut. If there are several, computes the state that each begins with,
+  // by start("_states", parts) and `join_kernel`.
   template <typename Start>
   void in_parts(GpuScan& scan, const Tensor& initial, const Tensor& last, bool across, int64_t pieces,
                 const at::TensorOptions& floats, const cuda::Kernel& join_kernel, const Start& start) {
@@ -312,14 +314,14 @@ class Calls {
     scan.last = nullptr;
     scan.initial_factor = 1;
     scan.last_factor = last_factor;
-    part_states_ = states;  // until the walk has been launched, which is before the next call
+    part_states_ = states;  // must live until the walk has been launched, which is before the next call
   }
 
  protected:
   cuda::Machine& machine_;
   const int64_t batch_, tokens_, heads_, rows_, parts_;
-  const at::ScalarType short_;  // of operands
-  const bool wide_, factors_;   // wide_: what is read comes in float32; factors_: gates are no logs
+  const at::ScalarType short_;  // of q, k and v
+  const bool wide_, factors_;   // wide_: reads are float32; factors_: gates are factors, not logs
   const double factor_;
   const Tensor g_;
   const bool channels_;
@@ -327,13 +329,13 @@ class Calls {
   Tensor part_states_;
 };
 
-// The form by walks of such calls: kernel_gpu.h's table.
+// Computes the form by such walks; see the table in kernel_gpu.h.
 template <typename Walks>
 FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptions& options,
                              const std::vector<int64_t>* bounds) {
-  const bool keys_side = options.want_y;  // of what is computed first: dy, with the state across, or dw
+  const bool keys_side = options.want_y;  // the side computed first: dy, with the transposed state, or dw
   const bool reverse = options.reverse;
-  const int next = in.bonus.defined() ? 0 : reverse ? -1 : 1;  // with a bonus a token reads what is before its gate
+  const int next = in.bonus.defined() ? 0 : reverse ? -1 : 1;  // with a bonus a token reads the state before its gate
   const bool backward = options.want_rest;
   const Tensor y = backward || !keys_side ? or_zeros(in.y, in.x) : in.y;
   const Tensor w = backward || keys_side ? or_zeros(in.w, in.v) : in.w;
@@ -356,7 +358,7 @@ FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptio
   }
   const Tensor behind = in.final_grad.defined() ? in.final_grad.to(at::kFloat).contiguous() : in.final_grad;
   const bool want_initial = in.initial.defined();
-  // The two calls whose states meet are those across, or those of the side that is wanted.
+  // The two calls whose states meet are the transposed ones or, without gates per channel, those of the wanted side.
   const bool meet_across = keys_side || (gate && calls.meets_across());
   const auto run_x = [&](Crossings* to) {
     return calls.run(in.v, w, y, across(behind), !reverse, next, true, false, true, in.x, to);

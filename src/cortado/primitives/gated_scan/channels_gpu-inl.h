@@ -1,5 +1,5 @@
-// The walk of a block of threads with a gate for each channel, of the keys or of the values: kernel_gpu.h says what it
-// computes, kernel_channels.cu how.
+// A block's walk with one gate per channel, of the keys or of the values; see kernel_gpu.h for the formulas and
+// kernel_channels.cu for the method.
 #pragma once
 
 #include "cortado/primitives/gated_scan/gates_gpu-inl.h"
@@ -7,7 +7,7 @@
 
 namespace cortado::gated {
 
-// A gate tile: rows of kWidth floats, in pieces of 16 bytes that are exchanged as those of Tile are.
+// A tile of gates: rows of kWidth floats, whose 16-byte pieces are swizzled as in Tile.
 template <int kWidth>
 DEV int gate_place(int r, int channel) {
   return r * kWidth + (((channel >> 2) ^ ((r & 7) << 1)) << 2) + (channel & 3);
@@ -15,7 +15,7 @@ DEV int gate_place(int r, int channel) {
 
 template <int kKeys, bool kReverse, bool kOnKeys, bool kReads>
 class ChannelScan : Walk<kKeys, kReverse, kReads> {
-  static constexpr int kWidth = kOnKeys ? kKeys : kGpuPiece;  // channels that have gates
+  static constexpr int kWidth = kOnKeys ? kKeys : kGpuPiece;  // channels with gates
   static constexpr int kBlocks = kGpuChunk / kGpuBlock;
   static constexpr int kStageBytes = gpu_channel_stage_bytes(kKeys, kOnKeys);
   using Base = Walk<kKeys, kReverse, kReads>;
@@ -73,7 +73,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
   DEV float* gate_tile(int c) const {
     return reinterpret_cast<float*>(shared_ + (c & 1) * kStageBytes + gpu_stage_bytes(kKeys));
   }
-  // k e^-F, or v e^-F, by rows; of a steep block, its warps' notes.
+  // k e^-F or v e^-F, by rows; for a steep block, its warps' scratch (notes).
   DEV Tile<kWidth * 2> raised() const { return {shared_address(raised_)}; }
   DEV float* notes(int block) const {
     return reinterpret_cast<float*>(raised_ + block * kGpuBlock * kWidth * 2) + side_ * 256;
@@ -101,9 +101,9 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     next_gates_ += times(kGpuChunk, step);
   }
 
-  // Of 16 tokens from `first` on, two channels; F is the sum of the gates from the block's start to a token, B that from
-  // behind it to the block's end. With gates on the keys: q e^F, k e^B and k e^-F; on the values: v e^B, v e^-F, and e^F
-  // in place of the gates. Half of the tokens each, lanes l and l + 16.
+  // Applies the gates of 16 tokens from `first` on to two channels. F is the sum of the gates from the block's start to
+  // a token, B the sum from after it to the block's end. Gates on the keys: computes q e^F, k e^B and k e^-F. Gates on
+  // the values: v e^B, v e^-F, and e^F in place of the gates. Lanes l and l + 16 have half of the tokens each.
   DEV void apply_gates(const Stage<kKeys>& in, int item, int c) {
     const int group = item / 32, half = lane_ >> 4;
     const int pair = group % (kWidth / 32) * 16 + (lane_ & 15), block = group / (kWidth / 32);
@@ -173,7 +173,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
   DEV void read(const Stage<kKeys>& in, int tile, int c) const {
     const bool steep = steep_[tile] == c;
     float o[4][4] = {}, a[2][4] = {};
-    if (kOnKeys && steep) steep_pairs(a, tile, c);  // before q takes registers
+    if (kOnKeys && steep) steep_pairs(a, tile, c);  // first, before q takes registers
     u32 q[kKeys / 16][4];
     UNROLL for (int i = 0; i < kKeys / 16; ++i) left(q[i], in.q, lane_, tile * kGpuBlock, i);
     if constexpr (kOnKeys) {
@@ -207,7 +207,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     UNROLL for (int i = 0; i < kKeys / 16; ++i) Base::multiply_state(o, q[i], i, c);
   }
 
-  // mask: only s <= t, both of the same block.
+  // mask: only pairs s <= t, both in one block.
   DEV bool counts(int i, int x, bool mask) const {
     return !mask || i * 8 + (lane_ & 3) * 2 + x % 2 <= (lane_ >> 2) + x / 2 * 8;
   }
@@ -223,7 +223,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     Base::multiply_values(o, weights, values, block);
   }
 
-  // q, decayed from the end of `block` on, from its start on.
+  // Multiplies q by the decay over `block`: q was relative to the block's end and becomes relative to its start.
   DEV void move_start(u32 (*q)[4], int block) const {
     const u32* kept = kept16_ + block * kWidth / 2 + (lane_ & 3);
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {
@@ -238,7 +238,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     }
   }
 
-  // o e^F.
+  // Multiplies o by e^F.
   DEV void lower(float (*o)[4], int tile, int c) const {
     const float* down = gate_tile(c);
     UNROLL for (int half = 0; half < 2; ++half) {
@@ -250,7 +250,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     }
   }
 
-  // --- Blocks whose gates fall too far for e^-F: pair by pair, from the inputs in memory. ---
+  // --- Steep blocks, whose gates fall too far for e^-F: pair by pair, from the inputs in global memory. ---
 
   DEV float number(const GpuTimed& x, int c, int r, int channel, int count) const {
     const int t = token(c, r);
@@ -258,7 +258,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     return unpack_low(head_of<const u16>(x, scan_, at_, channel)[times(t, x.token)]);
   }
 
-  // a_ts = sum of q_t k_s e^(sum of the gates behind s to t) over the keys: a lane has an s, and half of the keys.
+  // a_ts = sum of q_t k_s e^(sum of the gates from after s to t) over the keys: a lane has one s and half of the keys.
   DEV void steep_pairs(float (&a)[2][4], int tile, int c) const {
     const int s = lane_ & 15, first = tile * kGpuBlock;
     float sums[16] = {};
@@ -284,9 +284,10 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     }
   }
 
-  // o_t += sum of a_ts e^(sum of the gates behind s to t) v_s over s <= t: a lane has a value, and each s in a register.
+  // o_t += sum of a_ts e^(sum of the gates from after s to t) v_s over s <= t: a lane has one value, and each s in a
+  // register.
   DEV void add_steep_values(float (*o)[4], const float (*a)[4], int tile, int c) const {
-    u32* pairs = reinterpret_cast<u32*>(notes(tile));  // a in 16 bits, and behind that four rows of results
+    u32* pairs = reinterpret_cast<u32*>(notes(tile));  // a in 16 bits, followed by four rows of results
     float* rows = notes(tile) + 128;
     const int first = tile * kGpuBlock, channel = side_ * 32 + lane_, own_row = lane_ >> 2;
     UNROLL for (int i = 0; i < 2; ++i) {
@@ -295,7 +296,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
       }
     }
     const float* gates = head_of<const float>(scan_.g, scan_, at_, gate_from() + channel);
-    float left[16] = {};  // of each s until now
+    float left[16] = {};  // the decay from each s to the current token
     UNROLL for (int part = 0; part < 4; ++part) {
       __syncwarp();
       UNROLL_BY(1) for (int t = 4 * part; t < 4 * part + 4; ++t) {
@@ -321,7 +322,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
     }
   }
 
-  // In front of a segment: the products of this state's and the other call's columns.
+  // Before a segment: the products of this walk's state and the other walk's, per column.
   DEV void meet(int c) const {
     if (!scan_.crossings || !at_edge(c, !kReverse)) return;
     const auto* other =
@@ -374,13 +375,13 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
 
   unsigned char *shared_, *raised_;
   u32 base_;
-  float* kept_;              // of a block, e^(sum of its gates)
-  u32* kept16_;              // the same, two in 16 bits
-  int* steep_;               // of a block, the last chunk in which it was
+  float* kept_;              // e^(sum of its gates), per block
+  u32* kept16_;              // likewise, two 16-bit numbers per word
+  int* steep_;               // per block, the last chunk in which it was steep
   const float* next_gates_;  // of this thread's first row of the next chunk
 };
 
-// What the gates' gradient reads of one token: y dy - x dx of this thread's two channels, and which gates are cut.
+// What the gates' gradient reads of a token: y dy - x dx of this thread's two channels, and which gates are cut.
 struct ChannelOperands {
   const GpuChannelGradient& in;
   const u16 *y, *dy, *x, *dx;
@@ -408,8 +409,8 @@ struct ChannelOperands {
   DEV u32 is_cut(int t, int z) const { return g[times(t, in.g.token) + z] < kCut ? 1u : 0u; }
 };
 
-// The gates' gradient from what the calls have left (kernel_gpu.h): a block has a segment of a head, 64 of its channels; a
-// thread two channels and 32 tokens.
+// Adds up the gates' gradient from the two walks' results (kernel_gpu.h). A block has a segment of a head and 64 of its
+// channels; a thread has two channels and 32 tokens.
 DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
   constexpr int kTokens = 32, kSlices = kGpuSegment / kTokens;
   Two* totals = reinterpret_cast<Two*>(shared_memory());
@@ -422,9 +423,9 @@ DEV void add_up_channel_gradient(const GpuChannelGradient& in) {
   const ChannelOperands operands(in, head, channel, batch, first);
   const int begin = segment * kGpuSegment + slice * kTokens;
   const bool there = channel < in.keys, full = there && begin + kTokens <= tokens;
-  // All that is read comes before anything is written, which it might be for all the compiler knows.
+  // Read everything before the first write: the compiler cannot rule out that they alias.
   Two own[kTokens], sum = {0, 0};
-  u32 cuts[2] = {0, 0};  // a gate that is cut leaves no gradient
+  u32 cuts[2] = {0, 0};  // a cut gate has no gradient
   if (full) {
     UNROLL for (int i = 0; i < kTokens; ++i) own[i] = operands.difference(begin + i);
     UNROLL for (int i = 0; i < kTokens; ++i) {

@@ -1,7 +1,7 @@
-// A chunk's gates on a GPU: their sums from its start on, as powers of two.
+// A chunk's gates: their sums from the chunk's start, as base-2 logs.
 //
-// P_t - P_s would be NaN for gates of -inf, and inexact behind large ones. So a gate below kCut (e^-60: what it leaves is
-// below any rounding) begins a stretch of its own: sums begin anew there, and nothing passes from one stretch to another.
+// P_t - P_s would be NaN for gates of -inf, and inexact after large gates. So a gate below kCut (what e^-60 leaves is
+// below any rounding) starts a new stretch: sums restart there, and nothing passes from one stretch to the next.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -11,18 +11,19 @@ namespace cortado::gated {
 
 using namespace device;
 
-// With a gate for each channel: what a block's gates may add up to, as powers of two: q e^F and k e^-F must be numbers of their type.
+// With one gate per channel: the bound on a block's gates, as base-2 logs, within which q e^F and k e^-F are finite in
+// their type.
 #ifdef CORTADO_HALF
 constexpr float kSteep = -8.0f;
 #else
 constexpr float kSteep = -80.0f;
 #endif
 
-// In shared memory.
+// Arrays in shared memory.
 struct Sums {
-  float *sums, *cuts;  // P_t log2(e) since the stretch began; how many cuts there were before
-  u32* to_end;         // exp(P_end - P_t), 0 over a cut; two of them in 16 bits
-  float *keeps, *any;  // exp(P_end), 0 over a cut; whether there is any cut. Without: cuts are not written
+  float *sums, *cuts;  // P_t log2(e) since the stretch began; number of cuts up to t
+  u32* to_end;         // exp(P_end - P_t), 0 across a cut; two 16-bit numbers per word
+  float *keeps, *any;  // exp(P_end), 0 across a cut; whether there is a cut. If not, `cuts` is not written
 
   DEV explicit Sums(float* numbers)
       : sums(numbers),
@@ -32,7 +33,7 @@ struct Sums {
         any(keeps + 1) {}
 };
 
-// A stretch behind another one.
+// Combines a stretch with the one before it.
 DEV void join(float& cuts, float& sum, float cuts_before, float sum_before) {
   if (cuts == 0) sum += sum_before;
   cuts += cuts_before;
@@ -64,7 +65,7 @@ DEV void sum_gates_with_cuts(const float* gate, const Sums& out, int lane) {
   if (lane == 0) *out.keeps = 0;
 }
 
-// One warp, two gates a lane.
+// By one warp, two gates per lane.
 DEV void sum_gates(const float* gates, const Sums& out, int lane) {
   const float gate[2] = {gates[2 * lane], gates[2 * lane + 1]};
   const bool any = __any_sync(~0u, gate[0] < kCut || gate[1] < kCut);

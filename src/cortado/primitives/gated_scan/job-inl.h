@@ -1,5 +1,5 @@
-// What a thread works on: a head's buffers, its state, and a tile's inputs.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// A thread's working set: a head's buffers, its state, and a tile's inputs. Part of kernel.cpp, compiled once per
+// instruction set (hence the unusual guard).
 #if defined(CORTADO_GATED_SCAN_JOB_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_GATED_SCAN_JOB_INL_H
 #undef CORTADO_GATED_SCAN_JOB_INL_H
@@ -24,38 +24,39 @@ using namespace kernels::HWY_NAMESPACE;
 struct Job : Tiling {
   const ScanKernel& in;
   int64_t row = 0, head = 0, first = 0, length = 0;  // length tokens from `first` on
-  int64_t key = 0, key_count = 0;                    // of x, y and the gates, from number `key` on
+  int64_t key = 0, key_count = 0;                    // of x, y and the gates
   int64_t column = 0, columns = 0;                   // of v and w
 
   float *y = nullptr, *x = nullptr, *w = nullptr, *v = nullptr, *a = nullptr;  // a = exp(gates), and a row of ones
-  // Products of a: from the tile's start up to t; after t to the tile's end. If not by_channel, one number a token.
+  // Products of a: from the tile's start up to t, and from after t to the tile's end. One number per token unless
+  // by_channel.
   float *enter = nullptr, *leave = nullptr;
-  float* through = nullptr;  // of the whole tile, [keys]
+  float* through = nullptr;  // over the whole tile, [keys]
   float *entering = nullptr, *leaving = nullptr,
-        *self = nullptr;                  // y ⊙ enter, x ⊙ leave, x ⊙ bonus; without gates or bonus y, x, x themselves
+        *self = nullptr;                  // y ⊙ enter, x ⊙ leave, x ⊙ bonus; without gates or bonus just y, x, x
   float *scores = nullptr, *m = nullptr;  // [16,16]: Σ y_t x_s decay, w_t · v_s
   float *decays = nullptr,
-        *weights = nullptr;  // [16,16], if they are the same in all channels: decay from s to t, and m times that
+        *weights = nullptr;  // [16,16], if all channels decay alike: decay from s to t, and m times that
   float *dy = nullptr, *dx = nullptr, *dw = nullptr, *dv = nullptr, *dg = nullptr;  // results
   float *bonus = nullptr, *dbonus = nullptr, *crossing = nullptr;  // [keys]; crossing = rowsum(S ⊙ ∂L/∂S')
   float *w_lanes = nullptr, *v_lanes = nullptr;                    // transposed tiles
   float* parts = nullptr;                                          // [16, kLanes]
-  float *state = nullptr, *grad = nullptr;                         // S at the tile's start; ∂L/∂S behind the tile
-  // Backward: of each tile of a segment; at the start of each segment, so that memory is a state each and one for each
-  // tile in between. The gradients behind the segments are kept only for other threads.
+  float *state = nullptr, *grad = nullptr;                         // S at the tile's start; ∂L/∂S at its end
+  // Backward: states of each tile of a segment, and at the start of each segment, so that only one state per segment
+  // and one per tile of a segment are in memory. The gradients at the segments' ends are kept only for other threads.
   float *tile_states = nullptr, *segment_states = nullptr, *segment_grads = nullptr;
 
-  Rows v_rows = {};  // v where it lies, or copied
+  Rows v_rows = {};  // v in place, or a copy
 
   bool before() const { return in.bonus; }  // reads come before writes
   bool gated() const { return in.g.data; }
-  bool by_channel() const { return in.gate_per_channel || before(); }  // whether pairs decay in each channel on its own
+  bool by_channel() const { return in.gate_per_channel || before(); }  // whether each channel has its own decays
   bool backward() const { return in.dx.data; }
   int64_t state_size() const { return keys * values; }
   int64_t tiles() const { return (length + kTokens - 1) / kTokens; }
   int64_t segments() const { return (tiles() + kSegment - 1) / kSegment; }
 
-  // Tile number i, counted in the direction of time.
+  // Tile number i, in the order of time.
   Stretch stretch(int64_t i) const {
     const int64_t start = i * kTokens, left = length - start;
     const int64_t token = in.reverse ? first + length - 1 - start : first + start;
@@ -63,7 +64,7 @@ struct Job : Tiling {
   }
 };
 
-// Where job number i of a worker's works.
+// Sets the job to number i of all jobs.
 inline void place(Job& job, const Jobs& jobs, int64_t i) {
   const ScanKernel& in = job.in;
   const Blocks& blocks = jobs.blocks;
@@ -118,7 +119,7 @@ inline void read_state(const Job& job, const States& states, float* to) {
   fill(to + job.key_count * job.values, (job.keys - job.key_count) * job.values, 0);
 }
 
-// The gradient behind the last tile. Several heads may share a state: the first of them has it and writes it.
+// Reads the gradient at the last tile's end. If several heads share a state, the first of them reads and writes it.
 inline void read_final_grad(const Job& job) {
   read_state(job, job.in.final_grad, job.grad);
   if (job.head % (job.in.final_grad.repeat ? job.in.final_grad.repeat : 1) != 0) fill(job.grad, job.state_size(), 0);
@@ -130,9 +131,10 @@ inline void write_state(const Job& job, const float* from, const States& states)
   for (int64_t k = 0; k < job.key_count; ++k) write_row(from + k * job.values, to + k * job.in.values, 1, job.columns);
 }
 
-// --- Over time (jobs.h). ---
+// --- Splitting over time (jobs.h). ---
 
-// A block of a stream's state: where it keeps its states and gradients. Returns whether it is to find the states.
+// Opens a block of a stream's state, with its memory for states and gradients. Returns whether the job computes the
+// states.
 inline bool open_block(Job& job, const Jobs& jobs, int64_t i) {
   const int64_t directions = job.backward() ? 2 : 1, block = i / directions;
   place(job, jobs, block);
@@ -141,7 +143,8 @@ inline bool open_block(Job& job, const Jobs& jobs, int64_t i) {
   return i % directions == 0;
 }
 
-// Keeps the gradient behind tile i where that ends a segment. Returns whether another segment asks for what is before it.
+// Stores the gradient at tile i's end if a segment ends there. Returns whether an earlier segment still needs
+// gradients.
 inline bool keep_grad(const Job& job, int64_t i) {
   const bool last = i % kSegment == kSegment - 1 || i == job.tiles() - 1;
   if (last) copy(job.grad, job.state_size(), job.segment_grads + i / kSegment * job.state_size());
@@ -159,7 +162,7 @@ inline Segment place_segment(Job& job, const Jobs& jobs, int64_t i) {
   return {stream, number, begin, end < job.tiles() ? end : job.tiles()};
 }
 
-// A stream's segment, with the state at its start and of a backward the gradient behind it.
+// Opens a stream's segment, with the state at its start and in a backward the gradient at its end.
 inline Segment open_segment(Job& job, const Jobs& jobs, int64_t i) {
   const Kept& kept = jobs.kept;
   const Segment segment = place_segment(job, jobs, i);
@@ -170,7 +173,7 @@ inline Segment open_segment(Job& job, const Jobs& jobs, int64_t i) {
   return segment;
 }
 
-// Writes what the stream ends or, backwards, begins with.
+// Writes the stream's last state, or in a backward its first gradient, if the segment is the outermost.
 inline void close_segment(const Job& job, const Segment& segment) {
   if (job.backward() && segment.number == 0) write_state(job, job.grad, job.in.initial_grad);
   if (!job.backward() && segment.end == job.tiles()) write_state(job, job.state, job.in.final_state);
@@ -178,7 +181,7 @@ inline void close_segment(const Job& job, const Segment& segment) {
 
 // --- A tile's inputs. ---
 
-// decays[t][s] = Π_{s < i <= t} a_i, 0 above the diagonal, of one factor a token.
+// decays[t][s] = Π_{s < i <= t} a_i, 0 above the diagonal, for one factor per token.
 inline void pair_decays(const Job& job, const float* a) {
   const Floats d;
   for (int64_t s = 0; s < kTokens; s += kLanes) {
@@ -192,8 +195,8 @@ inline void pair_decays(const Job& job, const float* a) {
   }
 }
 
-// Gates a channel: exp(g), and `through` = exp of the sum of g, more exact than a product of rounded factors, for its
-// errors add up over all tiles. Or g as it is and its product.
+// Gates per channel. Logs: exp(g), and `through` = exp of the sum of g, which is more exact than a product of rounded
+// factors; its errors would accumulate over all tiles. Factors: g itself and its product.
 inline void read_channel_gates(const Job& job, const Stretch& at) {
   const Floats d;
   const bool factors = job.in.gates_are_factors;
@@ -210,8 +213,8 @@ inline void read_channel_gates(const Job& job, const Stretch& at) {
   }
 }
 
-// Gates a head: a number a token, and with it the decays from and to the tile's bounds. Where pairs go channel by
-// channel all the same, a tile.
+// Gates per head: one number per token, with the decays from and to the tile's bounds. Expanded to a tile if pairs are
+// computed per channel anyway.
 inline void read_head_gates(const Job& job, const Stretch& at) {
   const Floats d;
   float* g = job.parts;
@@ -233,7 +236,7 @@ inline void read_head_gates(const Job& job, const Stretch& at) {
   for (int64_t t = 0; t < kTokens; ++t) job.enter[t] = t == 0 ? g[t] : g[t] * job.enter[t - 1];
 }
 
-// In one place where they are also transposed.
+// Copies them if they are also needed transposed.
 inline void read_values(Job& job, const Stretch& at) {
   if (!job.m) {
     job.v_rows = rows_of(job.in.v, at, job.column, job.columns, job.v, job.values);
@@ -243,7 +246,7 @@ inline void read_values(Job& job, const Stretch& at) {
   job.v_rows = {job.v, job.values};
 }
 
-// x, the gates, and x's decays to the tile's end.
+// x, the gates, and x decayed to the tile's end.
 inline void read_keys(Job& job, const Stretch& at) {
   const Floats d;
   read_tile(job.in.x, at, job.key, job.key_count, 1, job.x, job.keys);
@@ -260,13 +263,13 @@ inline void read_keys(Job& job, const Stretch& at) {
   }
 }
 
-// What the state needs.
+// The inputs that update the state.
 inline void read_writes(Job& job, const Stretch& at) {
   read_values(job, at);
   read_keys(job, at);
 }
 
-// y and w, and y's decays from the tile's start: what reads the state.
+// The inputs that read the state: y, decayed from the tile's start, and w.
 inline void read_reads(const Job& job, const Stretch& at) {
   const Floats d;
   if (job.in.y.data) read_tile(job.in.y, at, job.key, job.key_count, job.in.y_factor, job.y, job.keys);
@@ -290,7 +293,7 @@ inline void read_reads(const Job& job, const Stretch& at) {
   }
 }
 
-// What stays the same in all of a worker's jobs: absent inputs are zeros, absent gates ones.
+// Sets what is constant over all of a worker's jobs: absent inputs are zeros, absent gates ones.
 inline void set_constants(Job& job) {
   const int64_t tile = kTokens * job.keys;
   fill(job.y, tile, 0);
@@ -301,7 +304,7 @@ inline void set_constants(Job& job) {
   pair_decays(job, job.a);
 }
 
-// Has tile i, if there is one, fetched while the present one is worked on: all of it or what changes the state.
+// Prefetches tile i, if there is one, during the current tile: all inputs, or those that update the state.
 inline void look_ahead(const Job& job, int64_t i, bool all) {
   job.fetcher->clear();
   if (i < 0 || i >= job.tiles()) return;

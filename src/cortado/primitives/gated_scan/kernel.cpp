@@ -1,4 +1,4 @@
-// The gated scan in tiles of 16 tokens; README.md, "The kernel". Compiled once for each instruction set.
+// The gated scan in tiles of 16 tokens; README.md, "The kernel". Compiled once per instruction set.
 #include "cortado/primitives/gated_scan/kernel.h"
 
 #include "cortado/primitives/kernels/targets.h"
@@ -16,7 +16,7 @@ namespace {
 
 // --- The scan. ---
 
-// Tiles from `begin` to `end`, from the state at the first one's start.
+// Computes tiles `begin` to `end`, given the state at the start of the first one.
 void forward(Job& job, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const Stretch at = job.stretch(i);
@@ -42,7 +42,7 @@ void forward(Job& job) {
   write_state(job, job.state, job.in.final_state);
 }
 
-// dy, dx and dg of a tile whose channels decay each on its own.
+// Computes dy, dx and dg of a tile with one gate per channel.
 void differentiate_channels(Job& job) {
   const bool gate = job.in.dg.data;
   read_decayed(job, job.grad, job.v_lanes, nullptr, job.dx);
@@ -54,7 +54,7 @@ void differentiate_channels(Job& job) {
   differentiate_writes(job);
 }
 
-// The same where all channels decay alike.
+// Computes dy, dx and dg of a tile with one gate per head.
 void differentiate_head(Job& job) {
   const bool gate = job.in.dg.data;
   read_decayed(job, job.grad, job.v_lanes, job.leave, job.dx);
@@ -63,7 +63,8 @@ void differentiate_head(Job& job) {
   gate ? pair_gradients<true, true>(job) : pair_gradients<true, false>(job);
 }
 
-// One tile of the backward, from its state and the gradient behind it, which becomes the gradient before it.
+// Computes one tile of the backward from the state at its start and the gradient of the state at its end. Replaces that
+// gradient by the gradient at the tile's start.
 void differentiate(Job& job, int64_t tile) {
   const Stretch at = job.stretch(tile);
   read_writes(job, at);
@@ -81,7 +82,7 @@ void differentiate(Job& job, int64_t tile) {
   advance(job, job.entering, {job.w, job.values}, job.through, job.grad, job.grad);
 }
 
-// Forwards: the states at the segments' starts.
+// Forward pass over time: computes the states at the segments' starts.
 void find_states(Job& job) {
   const int64_t size = job.state_size();
   read_state(job, job.in.initial, job.segment_states);
@@ -94,7 +95,7 @@ void find_states(Job& job) {
   }
 }
 
-// Back: the gradients behind the segments, as `differentiate` passes them on.
+// Backward pass over time: computes the gradients at the segments' ends as `differentiate` passes them on.
 void find_grads(Job& job) {
   read_final_grad(job);
   for (int64_t i = job.tiles() - 1; i >= 0; --i) {
@@ -107,7 +108,8 @@ void find_grads(Job& job) {
   }
 }
 
-// From the state at a segment's start and the gradient behind it: forwards for its tiles' states, and back.
+// Computes a segment's backward, given the state at its start and the gradient at its end: first forwards to get its
+// tiles' states, then backwards.
 void differentiate_segment(Job& job, int64_t segment) {
   const int64_t size = job.state_size(), start = segment * kSegment, left = job.tiles() - start;
   const int64_t count = left < kSegment ? left : kSegment;
@@ -137,7 +139,7 @@ void backward(Job& job) {
     write_row(job.dbonus, job.in.dbonus + (job.row * job.in.heads + job.head) * job.in.keys, 1, job.in.keys);
 }
 
-// kDo(job, jobs, i) for every job number i that is left.
+// Takes jobs until none is left and calls kDo(job, jobs, number) for each.
 template <void (*kDo)(Job& job, const Jobs& jobs, int64_t i)>
 void do_jobs(Jobs& jobs) {
   const ScanKernel& in = *jobs.scan;
@@ -152,7 +154,7 @@ void do_jobs(Jobs& jobs) {
   for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) kDo(job, jobs, i);
 }
 
-// A stream, or a block of its state.
+// Computes one stream, or one block of its state.
 void do_stream(Job& job, const Jobs& jobs, int64_t i) {
   place(job, jobs, i);
   if (job.in.bonus) read_row(job.in.bonus + job.head * job.in.keys, 1, job.in.keys, 1.0f, job.bonus, job.keys);
@@ -161,7 +163,7 @@ void do_stream(Job& job, const Jobs& jobs, int64_t i) {
 
 void do_scan(Jobs& jobs) { do_jobs<do_stream>(jobs); }
 
-// --- Shared out over time, too: first what the segments need of one another, then each by itself. ---
+// --- Splitting over time: first the states and gradients at the segments' bounds, then each segment by itself. ---
 
 void find_bounds(Job& job, const Jobs& jobs, int64_t i) {
   open_block(job, jobs, i) ? find_states(job) : find_grads(job);
@@ -236,7 +238,7 @@ void run_over_time(const ScanKernel& scan, const kernels::Parallel& parallel) {
 void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel) {
   const bool independent_columns = scan.dw.data && !scan.dy.data && !scan.dx.data;
   const Jobs whole = scan_jobs(scan, independent_columns, parallel.threads);
-  // A bonus' gradient adds up over the whole of time.
+  // The gradient of a bonus sums over all of time, so a call with a bonus is not split.
   const bool pays = !scan.bonus && pays_over_time(whole, parallel.threads, scan.dx.data ? 1.7 : 2.5);
   if (pays) return run_over_time(scan, parallel);
   share(whole, parallel, &work);

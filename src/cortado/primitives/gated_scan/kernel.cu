@@ -1,8 +1,9 @@
-// The gated scan with a gate for each head, on tensor cores: kernel_gpu.h says what it computes.
+// The gated scan with one gate per head on tensor cores; see kernel_gpu.h.
 //
-// A block of eight warps has one head of one row, and 64 of its values. It goes through time in chunks of 64 tokens,
-// whose inputs come through stages of shared memory while the ones before are computed; the state stays in registers
-// (float32), and beside that in 16 bits where the warps read it. With P_t the sum of the gates from the chunk's start to t:
+// A block of eight warps has one head of one row and 64 of its values. It walks through time in chunks of 64 tokens;
+// while one chunk is computed, the next ones are copied to stages of shared memory. The state stays in registers
+// (float32), with a 16-bit copy in shared memory for all warps to read. With P_t the sum of the gates from the chunk's
+// start to t:
 //   o = scale ((q e^P) S + (q k^T * e^{P_t - P_s}, s <= t) v)        S <- e^{P_end} S + (k e^{P_end - P_s})^T v
 // Each warp has 16 tokens and 32 values of o, and K/4 rows and 32 values of S.
 //
@@ -14,7 +15,7 @@
 #define KEYS 64
 #endif
 
-// Two blocks on a multiprocessor, where registers and shared memory suffice.
+// Two blocks per multiprocessor, where registers and shared memory suffice.
 #define CORTADO_SCAN(name, reverse, task, blocks)                                                      \
   extern "C" __global__ void __launch_bounds__(256, blocks) name(const cortado::gated::GpuScan scan) { \
     cortado::gated::Scan<KEYS, reverse, cortado::gated::Task::task>(scan).run();                       \

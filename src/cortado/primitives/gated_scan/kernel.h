@@ -1,35 +1,34 @@
-// The gated scan's kernel: float32 arithmetic on the CPU, forward and backward. No torch here.
+// The gated scan on the CPU in float32 arithmetic, forward and backward. No torch here.
 #pragma once
 
 #include "cortado/primitives/kernels/kernel.h"
 
 namespace cortado::gated {
 
-// The form L of form.h: which of its derivatives are computed is said by where results are wanted.
+// The form L of form.h. A derivative is computed if memory for it is given.
 struct ScanKernel {
   int64_t rows, tokens, heads, keys, values;
-  const int64_t* bounds =
-      nullptr;  // packed sequences: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row
+  const int64_t* bounds = nullptr;  // packed: row n is tokens bounds[n] .. bounds[n + 1] of the only batch row
   bool reverse = false;
 
-  // Given. y and w are multiplied by their factors when read. g: [B,T,h,K] or, not per channel, [B,T,h].
+  // Inputs. y and w are multiplied by their factors when read. g: [B,T,h,K] if gate_per_channel, else [B,T,h].
   kernels::Timed y = {}, x = {}, w = {}, v = {}, g = {};
-  bool gate_per_channel = false, gates_are_factors = false;  // else logs, of factors up to 1
+  bool gate_per_channel = false, gates_are_factors = false;  // gates are logs <= 0, or factors
   float y_factor = 1, w_factor = 1;
   const float* bonus = nullptr;  // [heads, K]
   kernels::States initial = {}, final_grad = {};
 
-  // Wanted, all with `heads` heads. A read is dw alone or dy alone; a backward has dx and dv, and dy or dw or both.
+  // Outputs, all with `heads` heads. A read wants dw or dy alone; a backward wants dx and dv, and dy or dw or both.
   kernels::Timed dy = {}, dx = {}, dw = {}, dv = {}, dg = {};
   float* dbonus = nullptr;  // [rows, heads, K]
   kernels::States final_state = {}, initial_grad = {};
 };
 
-// Every result is the same, bit for bit, on any number of threads.
+// Results are bit-identical on any number of threads.
 void run_scan(const ScanKernel& scan, const kernels::Parallel& parallel);
 
-// One token, dy or dw wanted, no backward: the state is read and written once. initial and final_state have the same
-// heads here. Keys and values up to kStepWidth.
+// One token: computes dy or dw, no backward; the state is read and written once. Here initial and final_state have
+// equal head counts. K and V are at most kStepWidth.
 inline constexpr int64_t kStepWidth = 1024;
 void run_step(const ScanKernel& scan, const kernels::Parallel& parallel);
 

@@ -1,13 +1,13 @@
-// The gated scan with a gate for each channel of the keys, or of the values, on tensor cores: kernel_gpu.h says what it
-// computes.
+// The gated scan with one gate per channel of the keys or of the values, on tensor cores; see kernel_gpu.h.
 //
-// As kernel.cu, in chunks of 64 tokens, of which each 16 are a block. With F_t the sum of the gates from the block's start
-// to t, B_t that from behind t to its end, and G the whole, for each channel; on the keys:
-//   o_t = sum over blocks b before of ((q e^F e^(G of the blocks between)) (k e^B)^T) v     and the state like a block
+// As kernel.cu, in chunks of 64 tokens, but each chunk consists of blocks of 16. Per channel let F_t be the sum of the
+// gates from the block's start to t, B_t the sum from after t to its end, and G the sum over the block. With gates on
+// the keys
+//   o_t = sum over earlier blocks of ((q e^F e^(G of the blocks between)) (k e^B)^T) v     and the state like a block
 //       + ((q e^F) (k e^-F)^T, s <= t) v                                                   within the block
 //   S <- e^G S + (k e^B)^T v, block by block
-// and on the values the same with v e^B, v e^-F, and o multiplied by e^G on the way and by e^F at the end. e^-F is no
-// number where a block's gates fall too far (steep): there the pairs of a block are computed one by one.
+// With gates on the values it uses v e^B and v e^-F, and multiplies o by e^G on the way and by e^F at the end. e^-F
+// overflows if a block's gates fall too far (steep): the pairs of such a block are computed one by one.
 //
 // Variants: KEYS=64 | KEYS=128 | KEYS=64 CORTADO_HALF | KEYS=128 CORTADO_HALF
 #include "cortado/primitives/gated_scan/channels_gpu-inl.h"
@@ -17,7 +17,7 @@
 #define KEYS 64
 #endif
 
-// Two blocks on a multiprocessor, where shared memory and registers suffice.
+// Two blocks per multiprocessor, where shared memory and registers suffice.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900 && KEYS == 64
 #define BLOCKS 2
 #else

@@ -1,4 +1,5 @@
-// The gated scan's kernels on a GPU, forward and every gradient: sizes, strides and pointers. Read by C++ and by NVRTC.
+// The arguments of the gated scan's GPU kernels, forward and all gradients: sizes, strides and pointers. Read by C++
+// and by NVRTC.
 #pragma once
 
 #include "cortado/primitives/cuda/timed.h"
@@ -7,50 +8,53 @@ namespace cortado::gated {
 
 using cuda::GpuTimed;
 
-// o_t = scale S_t^T q_t,  S_t = exp(g_{t + shift}) S_{t-1} + k_t v_t^T, with a gate for each head (0 where there is none;
-// kernel.cu) or for each row of S, or each column (kernel_channels.cu),
-// from the first token on, or in reverse from the last one on: then S_{t-1} is S_{t+1}. What comes out of
-//   (q, k, v)                 is the read
-//   (do, v, k)                dq                              the states S^T
-//   (v, do, q) from behind    dk, with the gate of the token that comes next in the scan's own order (shift 1, in reverse -1)
-//   (k, q, do) from behind    dv, likewise
-// From behind the state is dS / scale: initial is dS_T times 1 / scale, and last times scale R_0, of which exp(g_0) R_0 is
-// dS_0. Few heads of long rows fill a GPU only in parts of their time: gated_scan_states computes what each part leaves of
-// nothing, gated_scan_join from that what each part begins with, and gated_scan goes through all parts at once.
+// Every walk computes
+//   o_t = scale S_t^T q_t,  S_t = exp(g_{t + shift}) S_{t-1} + k_t v_t^T
+// from the first token on, or in reverse from the last one on, where S_{t-1} is S_{t+1}. There is one gate per head (or
+// none; kernel.cu), or one per row or per column of S (kernel_channels.cu). With these inputs, o is:
+//   (q, k, v)              the read
+//   (do, v, k)             dq; the states are S^T
+//   (v, do, q) backward    dk, with the gate of the token that follows in the scan's order (shift 1, in reverse -1)
+//   (k, q, do) backward    dv, likewise
+// In a backward walk the state is dS / scale. Its initial value is dS_T times 1 / scale. Its last value times scale is
+// R_0, and exp(g_0) R_0 is dS_0. Few heads of long rows fill a GPU only if their time is cut into parts:
+// gated_scan_states computes the state that each part leaves starting from 0, gated_scan_join computes from those the
+// state that each part begins with, and gated_scan walks through all parts concurrently.
 //
-// The gates' gradient. Of a segment of kGpuSegment tokens that ends (in the scan's order) with token e
-//   dg_t = Y + sum of (q_u dq_u - k_u dk_u) over u from t to e,   Y = <dS, S> behind e
-// of which the dq call leaves q_u dq_u in `dots` and S in `crossing_states`, and the dk call k_u dk_u and Y.
-// gated_scan_gate_gradient adds them up. Sums stay within a segment: over the whole row, what 16 bits leave out adds up.
+// The gates' gradient: within a segment of kGpuSegment tokens that ends (in the scan's order) with token e
+//   dg_t = Y + sum of (q_u dq_u - k_u dk_u) over u from t to e,   Y = <dS, S> behind e.
+// The dq walk writes q_u dq_u to `dots` and S to `crossing_states`; the dk walk writes k_u dk_u and Y.
+// gated_scan_gate_gradient adds them up. Sums stay within a segment: over a whole row, 16-bit rounding errors would add
+// up.
 struct GpuScan {
-  GpuTimed q, k, v, o;  // 16-bit numbers; o has all heads, and where it is wide float32
+  GpuTimed q, k, v, o;  // 16-bit; o has all heads, and is float32 if `wide`
   int wide;
   GpuTimed g;                // float32 [B, T, heads(, channels)]; data null: none
   const float* initial;      // [rows, parts, heads, K, V], or null: 0
-  float* last;               // the same, or null
-  float* kept;               // of gated_scan_states: [rows, parts, heads(, channels)], how much of a state lasts
-  const long long* bounds;   // packed sequences: row n has tokens bounds[n] .. bounds[n + 1]; null: rows of T tokens
+  float* last;               // [rows, parts, heads, K, V], or null: not wanted
+  float* kept;               // gated_scan_states: [rows, parts, heads(, channels)], the part's factor on the state
+  const long long* bounds;   // packed: row n is tokens bounds[n] .. bounds[n + 1]; null: rows of T tokens
   int batch, tokens, heads;  // B, T
-  int keys, values;          // keys up to KEYS; both multiples of 8
-  int parts;                 // of time, in the scan's own order: of every row so many, of which some may be empty
-  int part_tokens;           // at least, whatever the other rows are: a packed row is cut as if it was alone
+  int keys, values;          // keys at most KEYS; both multiples of 8
+  int parts;                 // parts of time per row, in the scan's order; some may be empty
+  int part_tokens;           // at least, whatever the other rows: a packed row is cut as if it were alone
   int shift;                 // -1, 0 or 1
   float scale, initial_factor, last_factor;
-  // Of gated_scan_dot:
-  GpuTimed with;           // as o: what o is multiplied by
+  // For gated_scan_dot:
+  GpuTimed with;           // like o: the factor of o in `dots`
   float* dots;             // [2 pieces, B, T, heads]
-  float* crossing_states;  // [segments, heads, pieces, KEYS 64] as the threads have them: written, or with
-  float* crossings;        // [segments, heads, pieces, kGpuThreads / 32] not null, read
+  float* crossing_states;  // [segments, heads, pieces, KEYS 64] in the threads' layout: written, or if
+  float* crossings;        // [segments, heads, pieces, kGpuThreads / 32] is not null, read
 };
 
-// What joins the parts of a row: states [rows, parts, heads, K, V] are what gated_scan_states has left, and become what
-// the parts begin with.
+// Joins the parts of a row: states [rows, parts, heads, K, V] hold what gated_scan_states left and are overwritten by
+// the states that the parts begin with.
 struct GpuJoin {
   float* states;
   const float *kept, *initial;              // initial: [rows, heads, K, V], or null: 0
-  float* last;                              // the same, or null
+  float* last;                              // [rows, heads, K, V], or null: not wanted
   int rows, parts, heads, numbers, values;  // numbers: K V
-  int kept_width, on_keys;                  // 1; with a gate for each channel K, on_keys, or V
+  int kept_width, on_keys;                  // 1; with one gate per channel K (on_keys) or V
   float initial_factor, last_factor;
 };
 
@@ -64,8 +68,8 @@ struct GpuGateGradient {
   int reverse;
 };
 
-// The gates' gradient where each channel has one: y dy - x dx, channel by channel, instead of the dots; on the keys' side
-// y is q and x is k. The calls that compute dy and dx have the gates on their values, and leave Y of each.
+// The gates' gradient with one gate per channel: y dy - x dx, channel by channel, replaces the dots. y is q and x is k
+// on the keys' side. The walks that compute dy and dx have the gates on their values, and leave Y of each channel.
 struct GpuChannelGradient {
   GpuTimed y, dy, x, dx, g;  // g: float32 [B, T, heads, K]
   const float* crossings;    // [segments, heads, pieces, 4, 64]
@@ -76,23 +80,23 @@ struct GpuChannelGradient {
 };
 
 constexpr float kCut = -60.0f;                                    // a gate below this leaves nothing
-constexpr int kGpuChunk = 64, kGpuPiece = 64, kGpuThreads = 256;  // kGpuPiece: of the values
+constexpr int kGpuChunk = 64, kGpuPiece = 64, kGpuThreads = 256;  // kGpuPiece: values per block
 constexpr int kGpuSegment = 4 * kGpuChunk;
-constexpr int kGpuGateHeads = 16;  // of gated_scan_gate_gradient: a block has so many heads, each with so many threads
+constexpr int kGpuGateHeads = 16;  // gated_scan_gate_gradient: heads per block, which share its threads equally
 
-constexpr int kGpuStages = 3;                // of inputs, with a gate for each head
-constexpr int kGpuStateCopies = 2;           // in 16 bits: what is read and what is written
-constexpr int kGpuSums = 3 * kGpuChunk + 4;  // numbers, of a chunk's gates
+constexpr int kGpuStages = 3;                // of inputs, with one gate per head
+constexpr int kGpuStateCopies = 2;           // in 16 bits: one to read, one to write
+constexpr int kGpuSums = 3 * kGpuChunk + 4;  // numbers for a chunk's gates
 
-// Bytes of shared memory that a block takes.
+// Bytes of shared memory per block.
 constexpr int gpu_stage_bytes(int keys) { return kGpuChunk * (2 * keys + kGpuPiece) * 2; }
 constexpr int gpu_shared_bytes(int keys) {
   return kGpuStages * gpu_stage_bytes(keys) + kGpuStateCopies * keys * kGpuPiece * 2 + 4 * kGpuChunk * 4 +
          2 * kGpuSums * 4;
 }
 
-// With a gate for each channel, of the keys or of the values.
-constexpr int kGpuBlock = 16;  // tokens whose gates are added up
+// With one gate per channel of the keys or of the values.
+constexpr int kGpuBlock = 16;  // tokens whose gates are summed at a time
 constexpr int gpu_channel_stage_bytes(int keys, bool on_keys) {
   return gpu_stage_bytes(keys) + kGpuChunk * (on_keys ? keys : kGpuPiece) * 4;
 }
@@ -102,11 +106,11 @@ constexpr int gpu_channel_shared_bytes(int keys, bool on_keys) {
          blocks * width * 6 + blocks * 4;
 }
 
-// Where of stretches of `each` tokens, of all rows, a row's begin.
+// Index of a row's first stretch, if the tokens of all rows are cut into stretches of `each` tokens.
 constexpr long long gpu_first_stretch(int each, long long row, long long first_token, int tokens, bool packed) {
   return packed ? first_token / each + row : row * ((tokens + each - 1) / each);
 }
-// In crossing_states and crossings; and in what is kept of each chunk.
+// For crossing_states and crossings; and for what is kept per chunk.
 constexpr long long gpu_first_segment(long long row, long long first_token, int tokens, bool packed) {
   return gpu_first_stretch(kGpuSegment, row, first_token, tokens, packed);
 }

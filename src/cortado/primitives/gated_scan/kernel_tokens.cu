@@ -1,5 +1,5 @@
-// The scans token by token in float32: tokens_gpu.h says what of, and tokens_gpu-inl.h how. GATES: 0 of heads, 1 of keys, 2 of
-// values.
+// The scans token by token in float32; see tokens_gpu.h and tokens_gpu-inl.h. GATES: 0 per head, 1 per key, 2 per
+// value.
 //
 // Variants: KEYS=64 GATES=1 | KEYS=128 GATES=1 | KEYS=256 GATES=1 | KEYS=64 GATES=0 | KEYS=128 GATES=0 | KEYS=256 GATES=0 |
 // KEYS=64 GATES=2 | KEYS=128 GATES=2 | KEYS=256 GATES=2
@@ -13,7 +13,7 @@
 #define GATES 1
 #endif
 
-// On a multiprocessor.
+// Blocks per multiprocessor.
 #if KEYS == 256
 #define TOKEN_BLOCKS 2
 #else

@@ -7,7 +7,7 @@ namespace cortado::gated {
 
 namespace {
 
-// Where a derivative [B,T,H,width] goes.
+// Allocates a derivative [B,T,H,width].
 Tensor room(const Tensor& argument, const FormInputs& in, int64_t heads, int64_t width) {
   const Tensor& like = argument.defined() ? argument : in.v;
   const bool direct = !argument.defined() || argument.size(2) == heads;
@@ -21,7 +21,7 @@ int64_t state_heads(const FormInputs& in) {
   return heads;
 }
 
-// What is handed to the kernel: room for the outputs, and the tensors whose data the call points to (and in's).
+// A kernel call with memory for its outputs and the tensors that own the data it points to (besides those of `in`).
 struct KernelCall {
   FormOutputs out = {};
   Tensor bonus, initial, final_grad;
@@ -68,7 +68,8 @@ KernelCall kernel_call(const FormInputs& in, const FormOptions& options, double 
   scan.reverse = options.reverse;
   scan.gate_per_channel = in.g.defined() && in.g.dim() == 4;
   scan.gates_are_factors = options.decay == DecayKind::kFactors;
-  // What is not differentiated by carries the factor: a backward's dy or dw belongs to the other one.
+  // The factor is applied to the argument that is not differentiated by: a backward's dy or dw belongs to the other
+  // one.
   (options.want_y ? scan.w_factor : scan.y_factor) = static_cast<float>(factor);
   const FormOutputs& out = call.out;
   const std::tuple<kernels::Timed*, const Tensor*> timed[] = {

@@ -10,7 +10,7 @@ namespace cortado::gated {
 
 namespace {
 
-// Whether a block's shared memory suffices, and for the delta rule the grid, which has its chunks or rows along y.
+// Whether a block's shared memory suffices and, for the delta rule, the grid, whose y has its chunks or rows.
 bool fits(const FormInputs& in) {
   const int most = cuda::machine_of(in.x).shared_bytes();
   if (in.beta.defined()) {

@@ -46,7 +46,7 @@ TensorTuple<2> scan_meta(const Arguments& in) {
 }
 
 gated::ScanCall call_of(const Arguments& in) {
-  const Sizes sizes = check(in);  // before factor(), which looks at sizes
+  const Sizes sizes = check(in);  // before factor(), which reads sizes
   gated::ScanCall call(kName, sizes, in.q, in.k, in.v, in.read_keys(), in.factor(), in.type(), in.initial_state,
                        in.cu_seqlens);
   call.reverse = in.reverse;
@@ -57,7 +57,7 @@ gated::ScanCall call_of(const Arguments& in) {
 
 TensorTuple<2> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }
 
-// The same, o in the type of the sums.
+// As scan_meta, with o in the type of the sums.
 TensorTuple<2> scores_meta(const Arguments& in) {
   return gated::outputs_meta(check(in), in.read_keys(), in.v.to(in.type()), in.type());
 }
@@ -67,7 +67,7 @@ TensorTuple<2> scores_kernel(const Arguments& in) {
   return gated::forward(call);
 }
 
-// What the gradients' operators are given.
+// Arguments of the gradient operators besides X's.
 struct Given {
   const OptionalTensor &grad_o, &grad_state;
   bool need_gate;
@@ -89,13 +89,13 @@ TensorTuple<6> backward_kernel(const Given& given, const Arguments& in) {
           in.initial_state ? gradient_of(*in.initial_state, out.initial_state, 1) : none};
 }
 
-// The incoming gradient is rounded to the type of the operands, for which there are kernels.
+// Rounds the incoming gradient to the operands' type, for which there are kernels.
 TensorTuple<6> scores_backward_kernel(const Given& given, const Arguments& in) {
   const OptionalTensor rounded = given.grad_o ? OptionalTensor(given.grad_o->to(in.v.scalar_type())) : std::nullopt;
   return backward_kernel({rounded, given.grad_state, given.need_gate}, in);
 }
 
-// gated_scan, and the operator that has its arguments and gradients.
+// Defines an operator with gated_scan's arguments and gradients.
 template <auto kernel, auto meta, auto gradient>
 void define_scan(torch::Library& library, const std::string& name) {
   define_operator(library,

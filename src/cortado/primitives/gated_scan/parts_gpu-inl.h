@@ -1,4 +1,4 @@
-// Parts of time on a GPU, joined: kernel_gpu.h says how.
+// Joins parts of time; see kernel_gpu.h.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -6,7 +6,7 @@
 
 namespace cortado::gated {
 
-// A thread a number of a row's and head's state, through the parts.
+// One thread per number of a row's and head's state walks through the parts.
 DEV void join_parts(const GpuJoin& join) {
   const int i = blockIdx.x * kGpuThreads + CORTADO_THREAD, head = blockIdx.y % join.heads,
             row = blockIdx.y / join.heads;

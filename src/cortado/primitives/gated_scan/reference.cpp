@@ -1,4 +1,4 @@
-// The gated scan by its definition, one token after the other.
+// The gated scan by its definition, token by token.
 #include "cortado/primitives/reference.h"
 
 #include "cortado/primitives/gated_scan/op.h"

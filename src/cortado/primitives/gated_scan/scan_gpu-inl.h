@@ -1,4 +1,4 @@
-// The walk of a block of threads with one gate a head: kernel_gpu.h says what it computes, kernel.cu how.
+// A block's walk with one gate per head; see kernel_gpu.h for the formulas and kernel.cu for the method.
 #pragma once
 
 #include "cortado/primitives/gated_scan/gates_gpu-inl.h"
@@ -6,7 +6,7 @@
 
 namespace cortado::gated {
 
-// kStates: nothing is read, o is not computed. kDot: o is multiplied by `with` as well, and states meet at segments' ends.
+// kStates: computes states only, no o. kDot: also multiplies o by `with`, and states meet at the segments' ends.
 enum class Task { kRead, kDot, kStates };
 
 template <int kKeys, bool kReverse, Task kTask>
@@ -46,8 +46,8 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
   }
 
  protected:
-  // Chunk by chunk, `fetch(c, stage)` beginning before `work(stage, c, tile)` needs what it brings. `tile`: the 16 tokens
-  // that this warp has.
+  // Walks chunk by chunk. fetch(c, stage) starts a chunk's copies, which have arrived when work(stage, c, tile) is
+  // called. `tile`: this warp's 16 tokens.
   template <typename Fetch, typename Work>
   DEV void go(const Fetch& fetch, const Work& work) {
     Base::begin();
@@ -61,7 +61,7 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
       wait_for_groups<kStages - 2>();
       __syncthreads();
       fetch(c + kStages - 1, stage == 0 ? kStages - 1 : stage - 1);
-      const int tile = c & 1 ? 3 - warp_ : warp_;  // a warp's work depends on it, so they take turns
+      const int tile = c & 1 ? 3 - warp_ : warp_;  // the amount of work depends on the tile, so warps alternate
       if (tile == 0 && side_ == 0) sum_gates(gates_of(c + 1), sums_of(c + 1), lane_);
       if constexpr (kTask == Task::kDot) meet(c, sums_of(c));
       work(stage, c, tile);
@@ -79,7 +79,7 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
   DEV float* gates_of(int c) const { return gates_ + (c & 3) * kGpuChunk; }
   DEV Sums sums_of(int c) const { return Sums(sums_ + (c & 1) * kGpuSums); }
 
-  // A chunk's inputs, and the gates of the one that comes after it.
+  // Fetches a chunk's inputs, and the gates of the chunk after it.
   DEV void fetch(int c, int stage) {
     if (c < at_.end) {
       Base::fetch_inputs(stage_of(stage), c);
@@ -99,7 +99,7 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
   // o of 16 tokens of the chunk and 32 values.
   DEV void read(const Stage<kKeys>& in, const Sums& sums, int tile, int c) const {
     u32 with[2][4];
-    if constexpr (kTask == Task::kDot) load_with(with, tile, c);  // needed last: here its way is free
+    if constexpr (kTask == Task::kDot) load_with(with, tile, c);  // needed last, but loading it here delays nothing
     float o[4][4] = {};
     add_up(o, in, sums, tile, c);
     if constexpr (kTask == Task::kDot) write_dots(o, with, tile, c);
@@ -141,7 +141,7 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
     int number[2];
   };
 
-  // What 16 tokens before (kMask: or these themselves) give to o.
+  // Adds to o the contribution of 16 earlier tokens (kMask: of these 16 tokens themselves).
   template <bool kMask, bool kCuts>
   DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const Stage<kKeys>& in, const Sums& sums, const Rows& rows,
                      int keys) const {
@@ -190,7 +190,7 @@ class Scan : protected Walk<kKeys, kReverse, kTask != Task::kStates> {
     }
   }
 
-  // In front of a segment: <this state, the other call's>.
+  // Before a segment: <this walk's state, the other walk's>.
   DEV void meet(int c, const Sums& sums) const {
     if (!scan_.crossings || !at_edge(c, !kReverse)) return;
     const float* other = scan_.crossing_states + crossing(c) * kKeys * kGpuPiece;

@@ -10,7 +10,7 @@ namespace cortado::gated {
 
 namespace {
 
-// A call as the symmetric form: q stands in the place of y where it reads along the keys, else of w.
+// A call as the symmetric form: q becomes y if it reads along the keys, else w.
 struct Form {
   FormInputs in;
   FormOptions wanted;
@@ -36,7 +36,7 @@ struct Form {
     form.wanted.wide_read = call.wide_read;
     return form;
   }
-  // The one whose derivatives are the gradients: o's stands in the free place.
+  // The form whose derivatives are the gradients: grad_o becomes the argument that q is not.
   static Form of_gradients(const ScanCall& call, const OptionalTensor& grad_o, const OptionalTensor& grad_state,
                            bool want_gate) {
     Form form(call);
@@ -48,7 +48,7 @@ struct Form {
     return form;
   }
 
-  // With a state for each of the output's heads, whose gradient goes to the first of the copies.
+  // Expands the state to one per output head; its gradient goes to the first of the copies.
   FormInputs with_all_heads() const {
     FormInputs all = in;
     if (in.initial.defined()) all.initial = expand_heads(in.initial, wanted.heads, 1);
@@ -61,7 +61,7 @@ struct Form {
   }
 };
 
-// The reads and the last state, or the gradients, of any number of tokens.
+// Computes the reads and the last state, or the gradients, for any number of tokens.
 template <typename ByAten>
 FormOutputs compute(const ScanCall& call, const Form& form, const char* name, const ByAten& by_aten) {
   const auto& [in, wanted] = form;
@@ -87,7 +87,7 @@ FormOutputs read(const ScanCall& call, const Form& form) {
   return compute(call, form, call.name, [&](const Bounds& bounds) { return read_by_aten(call, bounds); });
 }
 
-// One token, without chunks.
+// Computes one token, without chunks.
 FormOutputs read_token(const ScanCall& call, const Form& form) {
   return choose(
       "scan of one token", call.k,

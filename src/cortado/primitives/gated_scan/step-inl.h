@@ -1,5 +1,5 @@
-// One token: the state is read and written once.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// One token: the state is read and written once. Part of kernel.cpp, compiled once per instruction set (hence the
+// unusual guard).
 #if defined(CORTADO_GATED_SCAN_STEP_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_GATED_SCAN_STEP_INL_H
 #undef CORTADO_GATED_SCAN_STEP_INL_H
@@ -14,10 +14,10 @@ namespace cortado::gated {
 namespace HWY_NAMESPACE {
 namespace {
 
-// One head's input as a row of floats, padded with zeros; the gates' as factors.
+// One head's inputs as rows of floats, padded with zeros; gates as factors.
 struct StepInputs {
   HWY_ALIGN float y[kStepWidth], x[kStepWidth], w[kStepWidth], v[kStepWidth], a[kStepWidth], bonus[kStepWidth];
-  HWY_ALIGN float state[kStepWidth], read[kStepWidth];  // a row of the state; what it gives
+  HWY_ALIGN float state[kStepWidth], read[kStepWidth];  // a row of the state; the read
 };
 
 inline void read_token(const Timed& x, const Stretch& at, int64_t n, float factor, float* to) {
@@ -43,7 +43,7 @@ inline void read_step_gates(const ScanKernel& in, const Stretch& at, float* a) {
   }
 }
 
-// Σ row ⊙ w of a padded row
+// Returns Σ row ⊙ w of a padded row.
 HWY_INLINE float inner_product(const float* row, const float* w, int64_t width) {
   const Floats d;
   Vec sum = hn::Zero(d);
@@ -59,8 +59,8 @@ HWY_INLINE void add_scaled(const float* row, float factor, float* to, int64_t wi
   }
 }
 
-// Head `head` of a row, whose state `before` (null: 0) becomes `after`, or has become it if another head that shares it
-// came before.
+// Computes head `head` of a row. Its state `before` (null: 0) becomes `after`, unless another head that shares the
+// state has already written it.
 inline void step_head(const ScanKernel& in, StepInputs& s, const Stretch& at, const float* before, float* after,
                       bool updated) {
   const Floats d;

@@ -1,5 +1,5 @@
-// One token of a scan on a GPU: step_gpu.h says what. A block has 32 columns of a state, or where it is read along the values
-// 32 rows, and reads and writes them once.
+// One token of a scan; see step_gpu.h. A block has 32 columns of a state, or 32 rows if it is read along the values,
+// and reads and writes them once.
 #pragma once
 
 #include "cortado/primitives/cuda/token_gpu-inl.h"
@@ -25,14 +25,14 @@ class Step {
   DEV void run() { in_.read_values ? along_values() : along_keys(); }
 
  private:
-  // What every thread reads: of the keys, of a query head, and of the warps.
+  // Shared memory that every thread reads: of the keys, of a query head, and of the warps.
   DEV float* keys() const { return reinterpret_cast<float*>(shared_memory()); }
   DEV float* decays() const { return keys() + kGpuStepKeys; }
   DEV float* query() const { return keys() + 2 * kGpuStepKeys; }
   DEV float* bonus() const { return keys() + 3 * kGpuStepKeys; }
   DEV float* sums() const { return keys() + 4 * kGpuStepKeys; }
 
-  // A warp has every fourth key, a lane a value.
+  // A warp has every fourth key, a lane one value.
   DEV void along_keys() {
     constexpr int kOwn = kGpuStepKeys / 4;
     const int c = piece_ * kGpuStepPiece + lane_, thread = CORTADO_THREAD;
@@ -58,7 +58,7 @@ class Step {
     if (!in_.bonus.data) read_keys(s, 0, c);
   }
 
-  // o of this state's query heads, from the state as it is, and with a bonus from k v^T.
+  // o of this state's query heads: from the updated state, or with a bonus from the state before and k v^T.
   DEV void read_keys(const float* s, float v, int c) const {
     for (int n = 0; n < group_; ++n) {
       const int head = head_ * group_ + n, thread = CORTADO_THREAD;
@@ -78,7 +78,7 @@ class Step {
     }
   }
 
-  // Every fourth key of 32 is a warp's, the values its lanes'.
+  // A warp has every fourth of 32 keys, its lanes have the values.
   DEV void along_values() {
     constexpr int kRows = kGpuStepPiece / 4, kColumns = kGpuStepValues / 32;
     UNROLL_BY(1) for (int j = 0; j < kRows; ++j) {
@@ -122,8 +122,8 @@ class Step {
 
   const GpuStep& in_;
   const int lane_, warp_, piece_, head_, row_;
-  long long state_;  // where it begins
-  int group_;        // query heads of a state
+  long long state_;  // offset of the state
+  int group_;        // query heads per state head
 };
 
 }  // namespace cortado::gated

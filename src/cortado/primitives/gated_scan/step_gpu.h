@@ -1,4 +1,4 @@
-// One token of a scan on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC.
+// The arguments of a scan's single-token GPU kernel: sizes, strides and pointers. Read by C++ and by NVRTC.
 #pragma once
 
 #include "cortado/primitives/cuda/token_gpu.h"
@@ -7,10 +7,10 @@ namespace cortado::gated {
 
 using cuda::GpuToken;
 
-// S' = decay S + k u^T, u = v, or with beta beta (v - (decay S)^T k); o = factor S'^T q, or read along the values factor S' q;
-// with a bonus, of each key, o = factor (S + diag(bonus) k v^T)^T q.
+// S' = decay S + k u^T; u = v, or with beta u = beta (v - (decay S)^T k). o = factor S'^T q, or read along the values o
+// = factor S' q; with a bonus per key, o = factor (S + diag(bonus) k v^T)^T q.
 struct GpuStep {
-  GpuToken q, k, v, decay, beta, bonus;  // decay: a log of each head or key, or with `factors` what S is multiplied by
+  GpuToken q, k, v, decay, beta, bonus;  // decay: log per head or key, or with `factors` the factor itself
   const float* initial;                  // [B, state heads, K, V] or null
   float* last;
   void* o;  // [B, heads, V or K], of v's type
@@ -19,8 +19,8 @@ struct GpuStep {
   float factor;
 };
 
-constexpr int kGpuStepPiece = 32;                        // of the values, or where these are read along of the keys
+constexpr int kGpuStepPiece = 32;                        // values per block; keys if read along the values
 constexpr int kGpuStepBytes = 5 * 128 * 4;               // of shared memory
-constexpr int kGpuStepKeys = 128, kGpuStepValues = 128;  // at most: of keys where they are added up, of values likewise
+constexpr int kGpuStepKeys = 128, kGpuStepValues = 128;  // at most: K if the sum runs over keys, V if over values
 
 }  // namespace cortado::gated

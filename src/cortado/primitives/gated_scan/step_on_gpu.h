@@ -1,4 +1,4 @@
-// One token of a scan by the kernel for GPUs.
+// One token of a scan by a GPU kernel.
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"
@@ -6,11 +6,11 @@
 
 namespace cortado::gated {
 
-// Whether it computes this: float32 sums on a GPU that has kernels, up to 128 keys, or where it is read along the values up
-// to 128 of these.
+// Whether the kernel computes this: float32 sums on a GPU on which kernels can run; at most 128 keys, or at most 128
+// values if read along the values.
 bool gpu_takes_step(const ScanCall& call);
 
-// The read [B,1,H,*] in the values' type, where the form has it, and the state [B,Hs,K,V].
+// Returns the read [B,1,H,*] in the values' type, if the form wants it, and the state [B,Hs,K,V].
 FormOutputs step_on_gpu(const ScanCall& call, cuda::Machine& machine);
 
 }  // namespace cortado::gated

@@ -1,5 +1,5 @@
-// A tile of 16 tokens: its pairs of tokens, and what the state between the tiles gives and gets.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// A tile of 16 tokens: its pairs of tokens, and its exchange with the state between tiles. Part of kernel.cpp, compiled
+// once per instruction set (hence the unusual guard).
 #if defined(CORTADO_GATED_SCAN_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_GATED_SCAN_TILE_INL_H
 #undef CORTADO_GATED_SCAN_TILE_INL_H
@@ -14,7 +14,7 @@ namespace cortado::gated {
 namespace HWY_NAMESPACE {
 namespace {
 
-// --- Pairs of tokens inside a tile. ---
+// --- Pairs of tokens within a tile. ---
 
 // to = from ⊙ decays, [16,16]
 HWY_INLINE void times_decays(const float* from, const float* decays, float* to) {
@@ -25,13 +25,14 @@ HWY_INLINE void times_decays(const float* from, const float* decays, float* to) 
 }
 
 // scores[t][s] += Σ y_t x_s Π_{s < i <= t} a_i, over kVecs vectors of keys from `k` on. With a bonus t's own gate is
-// left out. Of more than one query a token, the next tile of y has the second, the next 16 rows of scores its scores.
+// excluded. With two queries per token, the next tile of y has the second one, and the next 16 rows of scores its
+// scores.
 template <int kQueries, int kVecs>
 HWY_INLINE void score_block(const Job& job, int64_t k) {
   const Floats d;
   for (int64_t t = 0; t < kTokens; ++t) {
     job.fetcher->fetch(1);
-    Vec seen[kQueries][kVecs];  // y_t and the decays down to s
+    Vec seen[kQueries][kVecs];  // y_t times the decays down to s
 #pragma GCC unroll 2
     for (int q = 0; q < kQueries; ++q) {
       const float* y = job.y + (q * kTokens + t) * job.keys + k;
@@ -67,8 +68,7 @@ HWY_INLINE void score_block(const Job& job, int64_t k) {
   }
 }
 
-// Vectors of keys that are added up together, as far as there are registers for them. How many decides how sums are
-// rounded.
+// Vectors of keys that are summed together, as many as registers allow. The number affects how sums are rounded.
 template <int kQueries>
 constexpr int kScoreVecs = kQueries == 1 || kTileRows == 8 ? 4 : 2;
 
@@ -85,11 +85,12 @@ HWY_NOINLINE void score_pairs(const Job& job) {
   }
 }
 
-// --- Gradients of pairs and of what crosses the bounds together, decay by decay. ---
+// --- Gradients of pairs and of the state's exchange in one recurrence, decay by decay. ---
 
-// dy_t, which holds S w_t of the tile's start S: from there on what w_t reads decays and is added to up to t,
-// r <- a_s r + m[t][s] x_s. With kGate also the gradient of every a_s, which is what a_s multiplied there times what
-// becomes of it: y_t and the decays after s. Nothing is divided by: a decay of 0 is an ordinary number.
+// dy_t, which holds S w_t for the tile's start state S. The recurrence decays what w_t reads and adds the tile's pairs
+// up to t: r <- a_s r + m[t][s] x_s. With kGate it also computes the gradient of every a_s: the r that a_s multiplies,
+// times what follows from it, y_t times the decays after s. There are no divisions, so a decay of 0 needs no special
+// case.
 template <bool kGate>
 HWY_NOINLINE void differentiate_reads(const Job& job) {
   const Floats d;
@@ -120,12 +121,12 @@ HWY_NOINLINE void differentiate_reads(const Job& job) {
   }
 }
 
-// dx_s, which holds E v_s of the gradient E behind the tile: the same from there back to s, r <- a_{t+1} r + m[t][s]
-// y_t. With a bonus reads come before their token's own gate, and a token sees itself through the bonus.
+// dx_s, which holds E v_s for the gradient E at the tile's end. The same recurrence backwards to s: r <- a_{t+1} r +
+// m[t][s] y_t. With a bonus reads come before their token's own gate, and a token sees itself through the bonus.
 HWY_NOINLINE inline void differentiate_writes(const Job& job) {
   const Floats d;
   const int64_t width = job.keys, before = job.before() ? 1 : 0;
-  const float* a = job.a + (1 - before) * width;  // behind the last token a row of ones
+  const float* a = job.a + (1 - before) * width;  // a row of ones follows the last token
   for (int64_t k = 0; k < width; k += kLanes) {
     Vec dbonus = hn::Load(d, job.dbonus + k);
     for (int64_t s = 0; s < kTokens; ++s) {
@@ -147,7 +148,7 @@ HWY_NOINLINE inline void differentiate_writes(const Job& job) {
   }
 }
 
-// crossing = rowsum(state ⊙ grad): what a decay of everything that crosses the tile would give.
+// crossing = rowsum(state ⊙ grad): the gradient of a decay that multiplies everything that crosses the tile.
 inline void cross(const Job& job, const float* state) {
   const Floats d;
   fill(job.crossing, job.keys, 0);
@@ -163,8 +164,8 @@ inline void cross(const Job& job, const float* state) {
   }
 }
 
-// Adds to the gates' gradient what the state behind the tile gives, as differentiate_reads does for a token's read:
-// here E reads S, and dx holds only E v yet. A log's gradient is its factor's times the factor.
+// Adds to the gates' gradient the contribution of the state after the tile, as differentiate_reads does for a token's
+// read: here E reads S, and dx still holds only E v. The gradient of a log is that of its factor times the factor.
 inline void finish_gate_gradient(const Job& job) {
   const Floats d;
   cross(job, job.state);
@@ -179,13 +180,13 @@ inline void finish_gate_gradient(const Job& job) {
   }
 }
 
-// --- Gradients of pairs, on top of what crosses the bounds. ---
+// --- Gradients of pairs, added to those of the state's exchange. ---
 
-// Where all channels decay alike the gate's gradient is one number, kept in the first channel: m ⊙ scores, summed over
-// the pairs around it.
+// If all channels decay alike, the gate's gradient is one number, kept in the first channel: m ⊙ scores, summed over
+// the pairs around the gate.
 HWY_INLINE void head_gate_gradients(const Job& job) {
   const Floats d;
-  Vec behind[kTokens / kLanes];  // of each s, summed over the tokens from t on
+  Vec behind[kTokens / kLanes];  // per s, summed over the tokens from t on
   for (Vec& sum : behind) sum = hn::Zero(d);
   for (int64_t t = kTokens - 1; t > 0; --t) {
     Vec total = hn::Zero(d);
@@ -199,7 +200,7 @@ HWY_INLINE void head_gate_gradients(const Job& job) {
   }
 }
 
-// Where all channels decay alike adds what the pairs give: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t
+// If all channels decay alike, adds the pairs' contributions: dy_t += Σ_s m[t][s] x_s decay, dx_s += Σ_t m[t][s] y_t
 // decay, and with kGate to the gates between s and t the product of all of these.
 template <bool kRest, bool kGate>
 void pair_gradients(const Job& job) {
@@ -209,9 +210,9 @@ void pair_gradients(const Job& job) {
   if (kGate) head_gate_gradients(job);
 }
 
-// --- What the state between the tiles gives. ---
+// --- Contributions of the state between tiles. ---
 
-// to[t] = decay_t ⊙ (state · values_t), the values transposed. No decay: left to the recurrence.
+// to[t] = decay_t ⊙ (state · values_t), with the values transposed. Without a decay the recurrence applies it.
 inline void read_decayed(const Job& job, const float* state, const float* value_lanes, const float* decay, float* to) {
   const Floats d;
   read_by_values(job, state, value_lanes, to);
@@ -233,20 +234,20 @@ inline void value_gradients(const Job& job) {
   read_by_keys(job, job.leaving, job.grad, {job.dv, job.values}, job.dv, job.values);
 }
 
-// The state behind the tile.
+// Computes the state after the tile.
 inline void pass_tile(const Job& job, const float* from, float* to) {
   advance(job, job.leaving, job.v_rows, job.through, from, to);
 }
 
-// m = w vᵀ, and the transposed tiles.
+// Computes m = w vᵀ, and the transposed tiles.
 inline void weigh_pairs(const Job& job) {
   to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
   to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
   pair_products(job, job.w, job.v_lanes, job.values, job.m);
 }
 
-// The gates' gradient from what crosses the tile's bounds, where reads come after writes; dy and dx hold only that yet.
-// Every summand has the gate's own factor.
+// The gates' gradient from what crosses the tile's bounds, for reads after writes; dy and dx hold only that
+// contribution yet. Every summand contains the gate's own factor.
 inline void gate_flow(const Job& job, const float* state) {
   const Floats d;
   cross(job, state);

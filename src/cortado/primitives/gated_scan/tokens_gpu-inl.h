@@ -1,9 +1,9 @@
-// The scans token by token in float32: tokens_gpu.h says what of.
+// The scans token by token in float32; see tokens_gpu.h.
 //
-// A block has all keys and 32 values of a head's state, in registers: sixteen lanes share the keys of four values, each
-// quads of keys and of values. A token is then three multiplications and additions a number of the state, and sums over
-// sixteen lanes. What chunks of matrices need care for - gates that cannot be divided by, of both signs, or steep - is
-// nothing here, and there are no products of 16 bits.
+// A block has all keys and 32 values of a head's state in registers: sixteen lanes share the keys of four values, and
+// each has quads of keys and of values. A token then costs three multiply-adds per number of the state, and sums over
+// sixteen lanes. The difficulties of chunks - gates that cannot be divided by, of either sign, or steep - do not arise
+// here, and there are no 16-bit products.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -18,9 +18,9 @@ enum class Rule { kRead, kBonus, kStates, kDelta, kDeltaGradient };
 
 template <int kKeys, Gates kGates, bool kReverse, Rule kRule>
 class Tokens {
-  static constexpr int kOwn = kKeys / 64;  // quads of keys of a lane
+  static constexpr int kOwn = kKeys / 64;  // quads of keys per lane
   static constexpr int kGateWidth = token_gate_width(kKeys, kGates);
-  // Tokens whose sums go through the lanes side by side, as far as 128 registers suffice (256 with 256 keys).
+  // Tokens whose sums are reduced together, as many as 128 registers allow (256 registers with 256 keys).
   static constexpr int kTogether = kOwn == 1 ? 4 : kOwn == 2 && kGates == Gates::kValues ? 1 : 2;
   static constexpr bool kReads = kRule != Rule::kStates;
   static constexpr bool kHasBeta = kRule == Rule::kDelta || kRule == Rule::kDeltaGradient;
@@ -81,7 +81,7 @@ class Tokens {
   DEV int token(int p) const { return kReverse ? at_.tokens - 1 - p : p; }
   DEV int key_of(int i) const { return (i * 16 + part_) * 4; }
   DEV int value_of(int y) const { return first_value_ + group_ * 4 + y; }
-  // Of a sum that sum_up() has left.
+  // The value whose sum sum_up() leaves in this lane.
   DEV int own_value() const { return value_of((part_ >> 3) * 2 + ((part_ >> 2) & 1)); }
   DEV bool writes() const { return (part_ & 3) == 0 && own_value() < scan_.values; }
 
@@ -109,7 +109,7 @@ class Tokens {
     end_group();
   }
 
-  // Rows of the tokens from place p on.
+  // Fetches rows of the tokens from place p on.
   template <int kWidth>
   DEV void fetch_rows(float* to, const GpuTimed& x, const float* from, int width, int p, int shift) const {
     constexpr int kPieces = kWidth / 4;
@@ -120,7 +120,7 @@ class Tokens {
       copy16(shared_address(to + r * kWidth + number), source, there ? 16 : 0);
     }
   }
-  // One number of each, in rows of four.
+  // Fetches one number per token, in rows of four.
   DEV void fetch_numbers(float* to, const GpuTimed& x, const float* from, int p, int shift) const {
     if (thread_ >= kTokenStage) return;
     const bool there = has(p + thread_, shift) && from;
@@ -132,7 +132,7 @@ class Tokens {
     return p < end_ && t >= 0 && t < at_.tokens;
   }
 
-  // In place of the gates, what multiplies the state.
+  // Replaces the gates by the factors on the state.
   DEV void make_decays(int stage, int p) const {
     float* gates = gates_of(stage);
     for (int i = thread_; i < kTokenStage * kGateWidth; i += kTokenThreads) {
@@ -177,8 +177,8 @@ class Tokens {
     if (kReads && in_.segments && !in_.meets && last_of_segment(t)) keep_segment(t);
   }
 
-  // Some tokens at once: their sums go through the lanes side by side, where each alone would wait for every exchange, and
-  // what they read is not held up by what the token before has written. The same bits as one after the other.
+  // Computes some tokens together: their sums are reduced side by side, where each alone would wait for every shuffle,
+  // and reads do not wait for the preceding token's writes. Results are bit-identical to one token at a time.
   DEV void read_together(int stage, int r, int p) {
     float o[4 * kTogether];
     UNROLL for (int n = 0; n < kTogether; ++n) {
@@ -187,13 +187,13 @@ class Tokens {
       multiply_state(o + 4 * n, q_of(stage) + (r + n) * kKeys);
     }
     sum_up<8, 4 * kTogether>(o);
-    constexpr int kShare = 4 / kTogether;  // lanes that are left with the same sum
+    constexpr int kShare = 4 / kTogether;  // lanes that end up with one sum
     const int own = part_ / kShare, value = own & 3;
     float* const to = o_ + (value_of(value) - own_value());
     if (part_ % kShare || value_of(value) >= scan_.values) return;
     to[times(token(p + (own >> 2)), scan_.o.token)] = o[0] * scan_.scale;
   }
-  // Whether the state is kept at one of these tokens.
+  // Whether the state is stored at one of these tokens.
   DEV bool keeps_within(int p) const {
     bool any = false;
     UNROLL for (int n = 0; n < kTogether; ++n) {
@@ -247,12 +247,12 @@ class Tokens {
     }
   }
 
-  // S^T x: sums[0] is that of own_value().
+  // S^T x: sums[0] belongs to own_value().
   DEV void ask(float* sums, const float* keys) const {
     multiply_state(sums, keys);
     sum_up(sums);
   }
-  // Of this lane's keys.
+  // The sums over this lane's keys.
   DEV void multiply_state(float* sums, const float* keys) const {
     UNROLL for (int y = 0; y < 4; ++y) sums[y] = 0;
     UNROLL for (int i = 0; i < kOwn; ++i) {
@@ -260,7 +260,8 @@ class Tokens {
       UNROLL for (int x = 0; x < 4; ++x) { UNROLL for (int y = 0; y < 4; ++y) sums[y] += k.x[x] * state_[i][x][y]; }
     }
   }
-  // Over the sixteen lanes that have these values: as long as there are several sums, each lane keeps half of them.
+  // Reduces over the sixteen lanes that have these values. As long as there are several sums, each lane keeps half of
+  // them.
   template <int kFar = 8, int kSums = 4>
   DEV void sum_up(float* sums) const {
     const bool second = part_ & kFar;
@@ -271,7 +272,7 @@ class Tokens {
     }
     if constexpr (kFar > 1) sum_up<kFar / 2, kSums == 1 ? 1 : kSums / 2>(sums);
   }
-  // Of what sum_up() has left, the sum of value y, in all lanes.
+  // Returns value y's sum to all lanes, after sum_up().
   DEV float everywhere(const float* sums, int y) const { return __shfl_sync(~0u, sums[0], (lane_ & 16) + y * 4); }
 
   // --- States. ---
@@ -297,7 +298,7 @@ class Tokens {
     each([&](float& number, long long place) { number = scan_.initial[place] * scan_.initial_factor; }, at_.state);
   }
 
-  // On the way.
+  // In the walk's order.
   DEV bool first_of_segment(int t) const { return edge(t, !kReverse); }
   DEV bool last_of_segment(int t) const { return edge(t, kReverse); }
   DEV bool edge(int t, bool begin) const {
@@ -336,14 +337,14 @@ class Tokens {
   const GpuTokens& in_;
   const GpuScan& scan_;
   const Place at_;
-  const int thread_, lane_, part_, group_;  // part_: of the keys; group_: of the values
+  const int thread_, lane_, part_, group_;  // part_: which keys; group_: which values
   const int first_value_, end_;             // end_: place of the last token
   const float *q_, *k_, *v_, *g_, *beta_;
   float *o_, *written_, *stages_;
   float state_[kOwn][4][4];
 };
 
-// The gates' gradient, from what two walks have left.
+// The gates' gradient from the results of two walks.
 DEV void add_up_token_gates(const GpuTokenGates& in) {
   const int channel = blockIdx.z * kTokenThreads + CORTADO_THREAD, head = blockIdx.x % in.heads,
             row = blockIdx.x / in.heads, segment = blockIdx.y;

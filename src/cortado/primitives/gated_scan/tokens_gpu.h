@@ -1,30 +1,32 @@
-// The scans token by token in float32 on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC.
+// The arguments of the GPU kernels that compute scans token by token in float32: sizes, strides and pointers. Read by
+// C++ and by NVRTC.
 #pragma once
 
 #include "cortado/primitives/gated_scan/kernel_gpu.h"
 
 namespace cortado::gated {
 
-// kernel_gpu.h's walks with float32 numbers, in rows of whole pieces of 16 bytes; K up to KEYS, any V. The delta rule's
-// are delta_scan/kernel_gpu.h's: forwards u = beta e with e = v - S'^T k, and from behind, where q is k, k is q, v is do
-// and what is written is dv = beta scale R^T k, of which R loses k dv^T / scale.
+// The walks of kernel_gpu.h on float32 numbers whose rows are multiples of 16 bytes; K up to KEYS, any V. The delta
+// rule is as in delta_scan/kernel_gpu.h. Forward: u = beta e with e = v - S'^T k. Backward, where q is k, k is q and v
+// is do, the kernel writes dv = beta scale R^T k and subtracts k dv^T / scale from R.
 struct GpuTokens {
   GpuScan scan;        // wide, with, dots and crossings are not read
   GpuTimed beta;       // float32 [B, T, h]
-  GpuTimed written;    // e; of other rules not
-  const float* bonus;  // [heads, channels with gates]; of other rules not
-  int factors;         // g is what multiplies the state, not its log
-  // Where segments of kGpuSegment tokens of a row end, [segments, heads, K, V], or null: `meets`, the state in front of the
-  // segment's first token on the way, with that token's gate; else the one behind its last.
+  GpuTimed written;    // e; the delta rule's only
+  const float* bonus;  // [heads, channels with gates]; null without a bonus
+  int factors;         // g is the factor on the state instead of its log
+  // States at the ends of a row's segments of kGpuSegment tokens, [segments, heads, K, V], or null. `meets`: the state
+  // before the segment's first token (in the walk's order), with that token's gate applied; else the state after its
+  // last token.
   float* segments;
   int meets;
 };
 
-// dg_t = Y + sum of (y dy - x dx) over the tokens from t to the segment's end on the scan's way, Y = scale <S, R> there: a
-// thread has a channel of a segment.
+// dg_t = Y + sum of (y dy - x dx) over the tokens from t to the segment's end in the scan's order, Y = scale <S, R>
+// there. One thread per channel of a segment.
 struct GpuTokenGates {
   GpuTimed y, dy, x, dx, g;         // float32 [B, T, h, K]; g as the walks read it
-  const float *states, *gradients;  // S and R as the walks leave them: [segments, heads, K, V], or across S^T and R^T
+  const float *states, *gradients;  // S and R from the walks: [segments, heads, K, V], or if across S^T and R^T
   float* gradient;                  // [B, T, heads, K]
   const long long* bounds;
   int tokens, heads, keys, values;
@@ -32,17 +34,17 @@ struct GpuTokenGates {
   float scale;
 };
 
-constexpr int kTokenPiece = 32, kTokenThreads = 128;  // values of a block
-constexpr int kTokenStage = 16;                       // tokens that are fetched together
-constexpr int kTokenWidest = 256;                     // of the keys
+constexpr int kTokenPiece = 32, kTokenThreads = 128;  // values per block
+constexpr int kTokenStage = 16;                       // tokens fetched together
+constexpr int kTokenWidest = 256;                     // largest K
 
-// What gates belong to: all of a head, its keys or its values.
+// The dimension that gates belong to: a whole head, its keys, or its values.
 enum class Gates { kHead = 0, kKeys = 1, kValues = 2 };
 
 constexpr int token_gate_width(int keys, Gates gates) {
   return gates == Gates::kHead ? 4 : gates == Gates::kKeys ? keys : kTokenPiece;
 }
-// Numbers of one stage: q, k, v, gates and betas.
+// Numbers per stage: q, k, v, gates and betas.
 constexpr int token_stage_numbers(int keys, Gates gates) {
   return kTokenStage * (2 * keys + kTokenPiece + token_gate_width(keys, gates) + 4);
 }

@@ -11,9 +11,9 @@ namespace {
 
 constexpr const char* kSource = "gated_scan/kernel_tokens";
 
-int walk_keys(int64_t keys) { return keys <= 64 ? 64 : keys <= 128 ? 128 : kTokenWidest; }  // KEYS
+int walk_keys(int64_t keys) { return keys <= 64 ? 64 : keys <= 128 ? 128 : kTokenWidest; }  // the macro KEYS
 
-// The calls of one form.
+// The kernel calls of one form.
 class TokenCalls : public Calls {
  public:
   TokenCalls(const FormInputs& in, const FormOptions& options, double factor, const std::vector<int64_t>* bounds,
@@ -22,8 +22,8 @@ class TokenCalls : public Calls {
 
   bool meets_across() const { return true; }
 
-  // As Calls::run. The first call that gets `crossings` leaves the states where segments end, the second those that meet
-  // them.
+  // One walk, as Calls::run. The first call that gets `crossings` writes the states at the segments' ends, the second
+  // the states that are multiplied by them.
   Result run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, bool reverse, int shift,
              bool across, bool want_last, bool from_behind, const Tensor& = {}, Crossings* crossings = nullptr) {
     const Pieces in(q, k, v, {});
@@ -39,7 +39,7 @@ class TokenCalls : public Calls {
     return out;
   }
 
-  // The delta rule's o and the state behind the last token; `errors`, if wanted, as o.
+  // Returns the delta rule's o and final state; if wanted, `errors` shaped like o.
   Result forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, Tensor* errors,
                  Crossings* crossings) {
     const Pieces in(q, k, v, {});
@@ -51,7 +51,7 @@ class TokenCalls : public Calls {
     return out;
   }
 
-  // dv as o, and if wanted the state's gradient in front of the first token's gate.
+  // Returns dv, shaped like o, and if wanted dL/dS before the first token's gate.
   Result behind(const Tensor& k, const Tensor& q, const Tensor& grad_o, const Tensor& final_grad, bool want_last,
                 Crossings* crossings) {
     const Pieces in(k, q, grad_o, {});
@@ -61,7 +61,7 @@ class TokenCalls : public Calls {
     return out;
   }
 
-  // [B,T,H(,K)], of states that are [V,K] or, not `across`, [K,V].
+  // Returns the gates' gradient [B,T,H(,K)] from states that are [V,K] if `across`, else [K,V].
   Tensor gate_gradients(const Crossings& from, const Tensor& y, const Tensor& dy, const Tensor& x, const Tensor& dx,
                         bool reverse, bool across) {
     const int64_t keys = x.size(3);
@@ -139,7 +139,7 @@ class TokenCalls : public Calls {
   const Tensor beta_, bonus_;
 };
 
-// The delta rule's form: what delta_scan/on_gpu.cpp has on tensor cores.
+// The form with the delta rule; delta_scan/on_gpu.cpp is its counterpart on tensor cores.
 FormOutputs differentiate_delta(TokenCalls& calls, const FormInputs& in, const FormOptions& options,
                                 const std::vector<int64_t>* bounds) {
   FormOutputs out;
@@ -157,7 +157,7 @@ FormOutputs differentiate_delta(TokenCalls& calls, const FormInputs& in, const F
   const auto behind = calls.behind(in.x, y, w, in.final_grad, in.initial.defined(), gate ? &crossings : nullptr);
   const Tensor& dv = out.v = behind.o;
   if (in.initial.defined()) out.initial = calls.before_first_gates(behind.last, false, bounds);
-  // S answers to do and dv, and R, which is dL/dS, to e: of what do by q left in it, and of what dv by k took.
+  // Reads S by do and by dv, and R = dL/dS by e: separately what do (by q) added to R and what dv (by k) subtracted.
   const int64_t heads = options.heads;
   const Tensor k = expand_heads(in.x, heads), beta = expand_heads(in.beta, heads).unsqueeze(3), u = beta * e;
   const auto of_state = [&](const Tensor& by) {
@@ -176,7 +176,7 @@ FormOutputs differentiate_delta(TokenCalls& calls, const FormInputs& in, const F
   return out;
 }
 
-// A bonus is a number of each key, and so where there is one are the gates.
+// A bonus has one number per key, so the gates must be per key, too.
 void spread_gates(FormInputs& in, int64_t heads) {
   in.bonus = expand_heads(in.bonus, heads, 0);
   if (!in.g.defined()) in.g = at::zeros({1, in.x.size(1), 1, 1}, in.x.options().dtype(at::kFloat));
@@ -184,7 +184,7 @@ void spread_gates(FormInputs& in, int64_t heads) {
   in.g = in.g.expand({-1, -1, -1, in.x.size(3)});
 }
 
-// Float32, in rows of whole pieces.
+// The inputs in float32, in rows that are multiples of 16 bytes.
 FormInputs readable(const FormInputs& given, int64_t heads) {
   FormInputs in = given;
   if (in.bonus.defined()) spread_gates(in, heads);
@@ -199,7 +199,8 @@ FormInputs readable(const FormInputs& given, int64_t heads) {
   return out;
 }
 
-// What a bonus adds: its own gradient, and that a token's gate is not in what the token reads.
+// Adds the contribution of a bonus: its own gradient, and the gates' correction, because a token reads the state before
+// its gate.
 void add_bonus(const FormInputs& in, const FormOptions& options, double factor, bool of_heads, FormOutputs& out) {
   const auto all = [&](const Tensor& x) { return expand_heads(x, options.heads); };
   const Tensor told = factor * all(in.x) * (all(in.w) * all(in.v)).sum(3, true), own = all(in.y) * told;

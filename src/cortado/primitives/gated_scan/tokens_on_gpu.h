@@ -1,5 +1,5 @@
-// The form of form.h, with or without beta, token by token in float32 by the kernels for GPUs (tokens_gpu.h): what those
-// on tensor cores (on_gpu.h) don't take.
+// Computes the form of form.h, with or without beta, token by token in float32 by GPU kernels (tokens_gpu.h). Used for
+// calls that the tensor-core kernels (on_gpu.h) don't take.
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"
@@ -7,11 +7,11 @@
 
 namespace cortado::gated {
 
-// Whether they compute this: sums in float32 on a GPU that has kernels, K and V up to 256; no gradient of gates that are
-// factors.
+// Whether the kernels compute this: float32 sums on a GPU on which kernels can run, K and V at most 256; no gradient of
+// gates that are factors.
 bool tokens_take(const FormInputs& in, const FormOptions& options, double factor);
 
-// As evaluate_on_gpu; everything comes in float32.
+// Computes as evaluate_on_gpu, with all results in float32.
 FormOutputs evaluate_by_tokens(const FormInputs& in, const FormOptions& options, double factor,
                                const std::vector<int64_t>* bounds, cuda::Machine& machine, int64_t parts = 0);
 

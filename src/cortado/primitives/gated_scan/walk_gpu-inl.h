@@ -1,5 +1,4 @@
-// How a block of threads goes through one head's tokens, whatever the gates are: what it fetches, where its state is and
-// what becomes of it.
+// A block's walk through one head's tokens, for any kind of gates: fetches inputs, holds the state, stores the results.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -16,14 +15,14 @@ struct Stage {
   Tile<kGpuPiece * 2> v;
 };
 
-// Which tokens and numbers a block has.
+// The tokens and numbers of a block.
 struct Place {
   int row, head, piece, pieces, part;
-  long long first;  // token of the row
+  long long first;  // first token of the row
   int tokens;       // of the row
   int chunks;       // of the row
   int begin, end;   // chunks of the part, in the scan's order
-  long long state;  // number of its state
+  long long state;  // index of its state
 };
 
 DEV Place place_of(const GpuScan& scan, int piece = kGpuPiece) {
@@ -57,7 +56,7 @@ DEV T* head_of(const GpuTimed& x, const GpuScan& scan, const Place& at, int from
 template <int kKeys, bool kReverse, bool kReads>
 class Walk {
  protected:
-  static constexpr int kRows = kKeys / 64;  // of 16 keys, which a warp has of the state
+  static constexpr int kRows = kKeys / 64;  // of 16 keys, that a warp has of the state
 
   DEV Walk(const GpuScan& scan, unsigned char* states)
       : scan_(scan),
@@ -73,11 +72,11 @@ class Walk {
     o_ = head_of<u16>(scan.o, scan, at_, eight());
   }
 
-  // The chunk, and the token, that come at place c and p on the way; places in front of the last token are empty.
+  // The chunk, or token, at place c or p of the walk; places before the last token's are empty.
   DEV int chunk(int c) const { return kReverse ? at_.chunks - 1 - c : c; }
   DEV int token(int c, int r) const { return kReverse ? chunk(c) * kGpuChunk + kGpuChunk - 1 - r : c * kGpuChunk + r; }
 
-  // Where this thread's first row of a chunk begins, of the next chunk to be fetched.
+  // Start of this thread's first row of the next chunk to be fetched.
   template <int kWidth>
   DEV const u16* start(const GpuTimed& x, int from) const {
     constexpr int kPieces = kWidth / 8;
@@ -104,11 +103,11 @@ class Walk {
     from += times(kGpuChunk, step);
   }
 
-  // This lane's place in the state: rows r and r + 8, columns c and c + 1.
+  // This lane's numbers of the state: rows r and r + 8, columns c and c + 1.
   DEV int key_of(int i) const { return (warp_ * kRows + i) * 16 + (lane_ >> 2); }
   DEV int value_of(int j) const { return at_.piece * kGpuPiece + side_ * 32 + j * 8 + (lane_ & 3) * 2; }
 
-  // Each number of the state that is there, with its place in [K, V] of a row and head.
+  // Calls work for each number of the state that exists, with its place in [K, V] of a row and head.
   template <typename Work>
   DEV void each(const Work& work) {
     UNROLL for (int i = 0; i < kRows; ++i) {
@@ -145,7 +144,7 @@ class Walk {
     return {shared_address(states_) + (c & 1) * kKeys * kGpuPiece * 2};
   }
 
-  // In 16 bits, for all warps to read in chunk c.
+  // Writes the state in 16 bits, for all warps to read in chunk c.
   DEV void write_state(int c) const {
     const Tile<kGpuPiece * 2> tile = {static_cast<u32>((c & 1) * kKeys * kGpuPiece * 2)};
     const u32 place = tile.at(warp_ * kRows * 16 + (lane_ >> 2), side_ * 4) + (lane_ & 3) * 4;
@@ -159,7 +158,7 @@ class Walk {
     }
   }
 
-  // What the i-th 16 keys of the state before chunk c give to o.
+  // Adds to o the contribution of the i-th 16 keys of the state before chunk c.
   DEV void multiply_state(float (*o)[4], const u32* rows, int i, int c) const {
     UNROLL for (int pair = 0; pair < 2; ++pair) {
       u32 s[4];
@@ -168,7 +167,7 @@ class Walk {
       multiply(o[2 * pair + 1], rows, s[2], s[3]);
     }
   }
-  // a += q k^T, of 16 tokens and the keys-th 16 of the chunk.
+  // a += q k^T for 16 tokens and the chunk's keys-th 16 tokens.
   DEV void multiply_keys(float (*a)[4], const u32 (*q)[4], Tile<kKeys * 2> k, int keys) const {
     UNROLL for (int i = 0; i < kKeys / 16; ++i) {
       u32 columns[4];
@@ -177,7 +176,7 @@ class Walk {
       multiply(a[1], q[i], columns[2], columns[3]);
     }
   }
-  // o += weights v, of the keys-th 16 tokens' values.
+  // o += weights v, with the values of the chunk's keys-th 16 tokens.
   DEV void multiply_values(float (*o)[4], const u32* weights, Tile<kGpuPiece * 2> values, int keys) const {
     UNROLL for (int pair = 0; pair < 2; ++pair) {
       u32 v[4];
@@ -187,11 +186,11 @@ class Walk {
     }
   }
 
-  // Eight values of one token lie together in memory: lane l % 4 has the l % 4-th eight of them, in exchange for two of
-  // each eight, as products have them.
+  // Eight values of a token are contiguous in memory. Lane l % 4 writes the l % 4-th eight; it gets them by exchanging
+  // the two of each eight that products leave in a lane.
   DEV int eight() const { return at_.piece * kGpuPiece + side_ * 32 + (lane_ & 3) * 8; }
 
-  // Of walks that write by write(), once before it.
+  // Call once before write().
   DEV void find_output() {
     if (scan_.wide) o_ = reinterpret_cast<u16*>(head_of<float>(scan_.o, scan_, at_, value_of(0)));
   }
@@ -220,13 +219,13 @@ class Walk {
     }
   }
 
-  // Where the state of this segment's end lies, as the threads have it.
+  // Where the state at this segment's end is stored, in the threads' layout.
   DEV long long crossing(int c) const {
     const long long segment = gpu_first_segment(at_.row, at_.first, scan_.tokens, scan_.bounds != nullptr) +
                               chunk(c) / (kGpuSegment / kGpuChunk);
     return (segment * scan_.heads + at_.head) * at_.pieces + at_.piece;
   }
-  // Whether chunk c is the first of a segment on the way, or the last.
+  // Whether chunk c is the first of a segment in the walk's order, or the last.
   DEV bool at_edge(int c, bool front) const {
     const int number = chunk(c), each = kGpuSegment / kGpuChunk;
     return front ? number % each == 0 : number % each == each - 1 || number == at_.chunks - 1;
@@ -245,9 +244,9 @@ class Walk {
 
   const GpuScan& scan_;
   const Place at_;
-  const int thread_, lane_, warp_, side_;  // side_: of the piece's values, the first 32 or the other
-  unsigned char* const states_;            // in 16 bits
-  const u16 *q_, *k_, *v_;                 // where this thread's first row of the chunk begins that is fetched next
+  const int thread_, lane_, warp_, side_;  // side_: which half of the piece's 64 values
+  unsigned char* const states_;            // 16-bit copies
+  const u16 *q_, *k_, *v_;                 // start of this thread's first row of the next chunk to fetch
   u16* o_;
   float state_[kRows][4][4];
 };

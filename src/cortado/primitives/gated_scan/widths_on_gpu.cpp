@@ -12,7 +12,7 @@ Tensor with_zeros(const Tensor& x, int64_t dimension, int64_t piece) {
   return at::cat({x, at::zeros(sizes, x.options())}, dimension);
 }
 
-// In memory of its own: what lies otherwise than the meta form says is read wrongly in compiled graphs.
+// Copies to memory of its own: compiled graphs misread a layout that differs from that of the Meta kernel.
 void cut(Tensor& x, int64_t dimension, int64_t width) {
   if (x.defined() && x.size(dimension) > width) x = x.narrow(dimension, 0, width).contiguous();
 }

@@ -16,7 +16,7 @@ constexpr std::size_t kHugePage = std::size_t{1} << 21;
 
 std::size_t most_waiting() {
 #if defined(__SANITIZE_ADDRESS__)
-  return 0;  // what is used after it was freed shall show
+  return 0;  // keeps no freed memory, so that use after free is detected
 #else
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) / 16;
 #endif
@@ -53,7 +53,7 @@ class KeptMemory final : public c10::Allocator {
   }
 
  private:
-  // The smallest block that waits and is not much larger than asked for.
+  // Takes the smallest waiting block that is large enough but not much larger.
   Block take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     auto best = waiting_.end();

@@ -1,4 +1,5 @@
-// Which instruction set the kernels use, for benchmarks and tests from Python. No tensors: nothing to differentiate.
+// Reports the instruction set that the kernels use, for benchmarks and tests from Python. Takes no tensors, so there is
+// nothing to differentiate.
 #include <torch/library.h>
 
 #include "cortado/base/isa.h"

@@ -1,5 +1,5 @@
-// Products of small matrices, and what the chunked scans make of them: a state [keys, values] and a tile of 16 tokens.
-// Compiled once for each instruction set (hence the unusual guard), everything with internal linkage.
+// Products of small matrices, and the chunked scans' operations built on them: a state [keys, values] and a tile of 16
+// tokens. Compiled once per instruction set (hence the unusual guard), everything with internal linkage.
 #if defined(CORTADO_KERNELS_PRODUCTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_KERNELS_PRODUCTS_INL_H
 #undef CORTADO_KERNELS_PRODUCTS_INL_H
@@ -15,16 +15,12 @@ namespace cortado::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-enum class Start {
-  kZero,
-  kAdd,
-  kScaled
-};  // what the product is added to: nothing, `from`, or `from` with its rows scaled
+enum class Start { kZero, kAdd, kScaled };  // the product is added to nothing, to `from`, or to `from` with scaled rows
 enum class Terms {
   kAll,
   kUpToRow,
   kFromRow
-};  // which terms k of row i: all, or of triangular matrices those k <= i, k >= i
+};  // terms k of row i: all, or for triangular matrices those k <= i or k >= i
 
 // A matrix: element [i][k] at data[i·row + k·column].
 struct Matrix {
@@ -34,14 +30,14 @@ struct Matrix {
   Matrix transposed() const { return {data, column, row}; }
 };
 
-// Rows of a matrix, contiguous, `row` apart.
+// Contiguous rows of a matrix, `row` apart.
 struct Rows {
   const float* data = nullptr;
   int64_t row = 0;
 };
 
 // out[i][j] = start + Σ_k a(i,k) b[k][j], i < rows, j < columns, k < depth. rows is a multiple of 16, columns of the
-// vector's length.
+// vector length.
 struct Product {
   Matrix a;
   Rows b;
@@ -49,8 +45,8 @@ struct Product {
   int64_t out_row;
   int64_t rows, columns, depth;
   Rows from = {};
-  const float* scale = nullptr;  // one a row
-  Fetcher* fetcher = nullptr;    // has something to fetch meanwhile
+  const float* scale = nullptr;  // one per row
+  Fetcher* fetcher = nullptr;    // prefetches during the product
 };
 
 template <Start kStart, int kRows, int kVecs>
@@ -78,7 +74,7 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
       for (int c = 0; c < kVecs; ++c) sum[r][c] = hn::MulAdd(factor, columns[c], sum[r][c]);
     }
   }
-  // What it is added to comes last: a state is then rounded once a tile, not once a token.
+  // Added last, so that a state is rounded once per tile instead of once per token.
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -93,8 +89,8 @@ HWY_INLINE void product_tile(const Product& p, int64_t i, int64_t j, int64_t k, 
   }
 }
 
-// The rows from i on, kRows at a time, of the columns from `from` on, kVecs vectors at a time as long as there are as
-// many. Returns the first column left over.
+// Computes the rows kRows at a time, for the columns from `from` on, kVecs vectors at a time while enough remain.
+// Returns the first remaining column.
 template <Start kStart, Terms kTerms, int kRows, int kVecs>
 HWY_INLINE int64_t multiply_columns(const Product& p, int64_t from) {
   const int64_t count = (p.columns - from) / (kVecs * kLanes);
@@ -119,15 +115,15 @@ HWY_NOINLINE void multiply(const Product& p) {
 
 // --- Many rows times one matrix. ---
 
-// A contiguous matrix [rows, columns] with every row padded to whole vectors.
+// Copies a contiguous matrix [rows, columns] with every row padded to whole vectors.
 inline void pad_matrix(const float* matrix, int64_t rows, int64_t columns, float* to) {
   const int64_t width = round_up(columns, kLanes);
   for (int64_t i = 0; i < rows; ++i) read_row(matrix + i * columns, 1, columns, 1.0f, to + i * width, width);
 }
 
-// Rows [first, end) of some x [.., depth] times a matrix [depth, columns], padded, in tiles. read(row, count, tile,
-// width) fills a tile's first rows, `width` apart, with count of x's from `row` on; body(row, its product) takes each
-// result.
+// Multiplies rows [first, end) of some x [.., depth] by a padded matrix [depth, columns], in tiles. read(row, count,
+// tile, width) fills a tile's first rows, `width` apart, with `count` rows of x from `row` on; body(row, product) gets
+// each result row.
 template <class Read, class Body>
 HWY_INLINE void for_products(int64_t first, int64_t end, const float* matrix, int64_t depth, int64_t columns,
                              Scratch& scratch, const Read& read, const Body& body) {
@@ -148,7 +144,7 @@ HWY_INLINE void for_products(int64_t first, int64_t end, const float* matrix, in
   }
 }
 
-// --- Transposition of tiles, by interleaving four rows twice. `spare` holds a tile. ---
+// --- Transposition of tiles, by interleaving four rows twice. `spare`: memory for a tile. ---
 
 // [kTokens, width] -> [width, kTokens]: tokens become a vector's lanes.
 HWY_NOINLINE inline void to_token_lanes(const float* from, int64_t width, float* to, float* spare) {
@@ -191,9 +187,9 @@ HWY_NOINLINE inline void from_token_lanes(const float* from, int64_t width, floa
   }
 }
 
-// --- What a scan's tile and its state give each other. ---
+// --- Products of a scan's tile and its state. ---
 
-// What all products of a scan's tiles share: the state is [keys, values], both padded, a tile [16, keys] or [16,
+// Shared by all products of a scan's tiles. The state is [keys, values], both padded; a tile is [16, keys] or [16,
 // values]. A transposed tile has the tokens in its lanes.
 struct Tiling {
   int64_t keys = 0, values = 0;
@@ -201,7 +197,7 @@ struct Tiling {
   Fetcher* fetcher = nullptr;
 };
 
-// A tile's rows [16, width] where they lie, or read to `tile`.
+// A tile's rows [16, width], in place or copied to `tile`.
 inline Rows rows_of(const Timed& x, const Stretch& at, int64_t column, int64_t columns, float* tile, int64_t width) {
   const float* in_place = tile_in_place(x, at, column, columns, width);
   if (in_place) return {in_place, at.step * x.token};
@@ -209,7 +205,7 @@ inline Rows rows_of(const Timed& x, const Stretch& at, int64_t column, int64_t c
   return {tile, width};
 }
 
-// pairs [16,16] = a bᵀ of tiles [16, width], b transposed
+// pairs [16,16] = a bᵀ for tiles [16, width]; b is given transposed.
 inline void pair_products(const Tiling& tiling, const float* a, const float* b_lanes, int64_t width, float* pairs) {
   multiply<Start::kZero>({.a = {a, width},
                           .b = {b_lanes, kTokens},
@@ -221,7 +217,7 @@ inline void pair_products(const Tiling& tiling, const float* a, const float* b_l
                           .fetcher = tiling.fetcher});
 }
 
-// to (kAdd: +)= a lower triangle [16,16] of weights, or with kFromRow its transpose, times a tile [16, width]
+// to (kAdd: +)= a lower triangle [16,16] of weights (with kFromRow its transpose) times a tile [16, width].
 template <Start kStart, Terms kTerms>
 void weigh(const Tiling& tiling, const float* weights, const Rows& tile, int64_t width, float* to, int64_t to_row) {
   static_assert(kTerms != Terms::kAll);
@@ -237,7 +233,7 @@ void weigh(const Tiling& tiling, const float* weights, const Rows& tile, int64_t
                             .fetcher = tiling.fetcher});
 }
 
-// to [16, values] = from + y S, y a tile [16, keys]
+// to [16, values] = from + y S for a tile y [16, keys].
 inline void read_by_keys(const Tiling& tiling, const float* y, const float* state, const Rows& from, float* to,
                          int64_t to_row) {
   multiply<Start::kAdd>({.a = {y, tiling.keys},
@@ -251,8 +247,8 @@ inline void read_by_keys(const Tiling& tiling, const float* y, const float* stat
                          .fetcher = tiling.fetcher});
 }
 
-// out = weights v + y S: what a tile's tokens read of each other and of the state before them. `tile` where out's rows
-// cannot be written in place.
+// out = weights v + y S: a tile's tokens read each other and the state before them. Uses `tile` if out's rows cannot be
+// written in place.
 inline void read_tokens(const Tiling& tiling, const float* weights, const Rows& v, const float* y, const float* state,
                         const Timed& out, const Stretch& at, int64_t column, int64_t columns, float* tile) {
   float* in_place = tile_in_place(out, at, column, columns, tiling.values);
@@ -263,7 +259,7 @@ inline void read_tokens(const Tiling& tiling, const float* weights, const Rows& 
   if (!in_place) write_tile(to, row, out, at, column, columns);
 }
 
-// to_t = S values_t, a tile [16, keys], the values transposed
+// to_t = S values_t, a tile [16, keys]; the values are given transposed.
 inline void read_by_values(const Tiling& tiling, const float* state, const float* value_lanes, float* to) {
   multiply<Start::kZero>({.a = {state, tiling.values},
                           .b = {value_lanes, kTokens},
@@ -276,7 +272,7 @@ inline void read_by_values(const Tiling& tiling, const float* state, const float
   from_token_lanes(tiling.lanes, tiling.keys, to, tiling.spare);
 }
 
-// to = diag(scale) from + keysᵀ values, states; of the tiles' first `tokens` rows
+// to = diag(scale) from + keysᵀ values (states), over the tiles' first `tokens` rows.
 inline void advance(const Tiling& tiling, const float* keys, const Rows& values, const float* scale, const float* from,
                     float* to, int64_t tokens = kTokens) {
   multiply<Start::kScaled>({.a = Matrix{keys, tiling.keys}.transposed(),

@@ -1,4 +1,4 @@
-// Memory of one task of a kernel.
+// Scratch memory for one task of a kernel.
 #pragma once
 
 #include <stdint.h>
@@ -7,7 +7,7 @@
 namespace cortado::kernels {
 namespace {  // internal linkage: units compiled for other instruction sets must not share it
 
-// A thread's blocks of memory, kept from task to task: fresh pages cost more than many a product.
+// A thread's blocks of memory, kept between tasks: touching fresh pages costs more than many a product.
 struct Arena {
   static constexpr int kMost = 32;
   static constexpr int64_t kSmallest = 1 << 18, kKept = 1 << 24;  // floats
@@ -34,7 +34,8 @@ struct Arena {
     used += size;
     return blocks[current] + used - size;
   }
-  // What took several blocks takes one of their size the next time: tasks that grow do not pile up blocks.
+  // If a task needed several blocks, the next one gets a single block of their total size, so that blocks do not pile
+  // up.
   void reset() {
     int64_t total = 0;
     for (int i = 0; i < count; ++i) total += sizes[i];
@@ -48,7 +49,7 @@ struct Arena {
 };
 thread_local Arena arena;
 
-// What a task takes is given back at its end. One Scratch a thread at a time.
+// Memory of a task, released at its end. At most one Scratch per thread at a time.
 class Scratch {
  public:
   Scratch() = default;

@@ -1,4 +1,4 @@
-// The tasks of a kernel's call on several threads, for the part of kernel.cpp that is compiled once.
+// Runs a kernel's tasks on several threads; for the part of kernel.cpp that is compiled once.
 #pragma once
 
 #include "cortado/primitives/kernels/kernel.h"
@@ -17,8 +17,8 @@ struct Tasks {
   }
 };
 
-// body(call, i) for every i in [0, count), by the instruction set that `body` was dispatched to; an only task on this
-// thread.
+// Calls body(call, i) for every i in [0, count); `body` is already dispatched to an instruction set. A single task runs
+// on this thread.
 template <class Call, class Body>
 void run_tasks(const Call& call, int64_t count, const Parallel& parallel, Body body) {
   if (count == 1) return body(call, 0);

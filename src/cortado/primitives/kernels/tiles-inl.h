@@ -1,8 +1,8 @@
-// What kernels are made of: reading and writing rows of any type, exp and its like.
-// Compiled once for each instruction set (hence the unusual guard), everything with internal linkage.
+// Building blocks of the CPU kernels: reading and writing rows of any type, exp and similar functions. Compiled once
+// per instruction set (hence the unusual guard), everything with internal linkage.
 //
-// A tile is kTokens rows of time. Buffers are float32, aligned, rows padded to whole vectors and the padding zero, so
-// that nothing below has tails.
+// A tile is kTokens rows of time. Buffers are aligned float32. Their rows are padded to whole vectors with zeros, so
+// that the functions below need no tail loops.
 #if defined(CORTADO_KERNELS_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_KERNELS_TILES_INL_H
 #undef CORTADO_KERNELS_TILES_INL_H
@@ -28,9 +28,9 @@ using Floats = hn::ScalableTag<float>;
 using Vec = hn::Vec<Floats>;
 
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Floats()));
-constexpr int64_t kTokens = 16;  // in a tile; every vector's length divides it
-// Rows of a product held in registers, two vectors of each, or twice as many of one vector: what there are registers
-// for.
+constexpr int64_t kTokens = 16;  // per tile; every vector length divides it
+// Rows of a product held in registers, with two vectors each, or twice as many rows with one vector: as many as there
+// are registers for.
 constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON ? 8 : 4;
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -45,8 +45,8 @@ HWY_INLINE void copy(const float* from, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += kLanes) hn::Store(hn::Load(d, from + i), d, to + i);
 }
 
-// While one lives, denormal numbers count as zeros on this thread: a state that fades away would otherwise take a
-// hundred times the time.
+// Flushes denormals to zero on this thread while an object lives: a decaying state would otherwise take a hundred times
+// the time.
 class FlushDenormals {
 #if HWY_ARCH_X86
  public:
@@ -100,14 +100,14 @@ HWY_INLINE void copy_elements(const T* from, int64_t stride, T* to, int64_t to_s
   for (int64_t i = 0; i < n; ++i) to[i * to_stride] = from[i * stride];
 }
 
-// Asks memory for n elements side by side.
+// Prefetches n contiguous elements.
 template <class T>
 HWY_INLINE void prefetch_row(const T* from, int64_t n) {
   constexpr auto kLine = static_cast<int64_t>(64 / sizeof(T));
   for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(from + i);
 }
 
-// n <= kLanes elements; a constant where it is kLanes.
+// Loads n <= kLanes elements; n == kLanes is the fast path.
 template <class T>
 HWY_INLINE Vec load_some(const T* from, int64_t n) {
   const Floats d;
@@ -126,7 +126,7 @@ HWY_INLINE void store_some(Vec x, T* to, int64_t n) {
   copy_elements(part, 1, to, 1, n);
 }
 
-// n elements `stride` apart, times `factor`, then zeros up to `padded`.
+// Reads n elements `stride` apart, times `factor`, and fills with zeros up to `padded`.
 template <class T>
 HWY_INLINE void read_row(const T* from, int64_t stride, int64_t n, float factor, float* to, int64_t padded) {
   const Floats d;
@@ -164,7 +164,7 @@ struct Stretch {
   int64_t row, head, first, step, tokens;
 };
 
-// `units` = elements of T in one of x's.
+// `units`: elements of T per element of x.
 template <class T>
 T* address(const Timed& x, const Stretch& at, int64_t column, int64_t units = 1) {
   return static_cast<T*>(x.data) +
@@ -188,8 +188,8 @@ HWY_NOINLINE void read_tile_as(const Timed& x, const Stretch& at, int64_t column
   for (int64_t t = 0; t < at.tokens; ++t) read_row(from + t * step, x.inner, n, factor, to + t * width, width);
 }
 
-// Columns [column, column + n) of the stretch's at most kTokens tokens, times `factor`, as a tile [kTokens, width],
-// filled up with zeros.
+// Reads columns [column, column + n) of the stretch's at most kTokens tokens, times `factor`, as a tile [kTokens,
+// width] padded with zeros.
 inline void read_tile(const Timed& x, const Stretch& at, int64_t column, int64_t n, float factor, float* to,
                       int64_t width) {
   if (x.type == Element::kFloat32) return read_tile_as<float>(x, at, column, n, factor, to, width);
@@ -212,8 +212,8 @@ HWY_NOINLINE void write_tile_as(const float* from, int64_t width, const Timed& x
   for (int64_t t = 0; t < at.tokens; ++t) write_row(from + t * width, to + t * step, x.inner, n);
 }
 
-// Where such a tile lies in memory, if it can be used there as it is, its rows `step · x.token` apart: aligned vectors
-// of float32. Else null.
+// Returns the address of such a tile if it can be used in place, with rows `step · x.token` apart: it must be float32
+// with aligned whole vectors. Else returns null.
 inline float* tile_in_place(const Timed& x, const Stretch& at, int64_t column, int64_t n, int64_t width) {
   float* data = address<float>(x, at, column);
   const bool fits = x.type == Element::kFloat32 && x.inner == 1 && n == width && at.tokens == kTokens;
@@ -223,7 +223,7 @@ inline float* tile_in_place(const Timed& x, const Stretch& at, int64_t column, i
   return data;
 }
 
-// The inverse. What is not wanted is not written.
+// The inverse of read_tile. Does nothing if x has no data (not wanted).
 inline void write_tile(const float* from, int64_t width, const Timed& x, const Stretch& at, int64_t column, int64_t n) {
   if (!x.data) return;
   if (x.type == Element::kFloat32) return write_tile_as<float>(from, width, x, at, column, n);
@@ -231,7 +231,7 @@ inline void write_tile(const float* from, int64_t width, const Timed& x, const S
   write_tile_as<hwy::float16_t>(from, width, x, at, column, n);
 }
 
-// One number a token: the stretch's, then zeros up to kTokens.
+// Reads one number per token of the stretch, then zeros up to kTokens.
 inline void read_numbers(const Timed& x, const Stretch& at, float* to) {
   const int64_t step = at.step * x.token;
   if (x.type == Element::kFloat32) return read_row(address<float>(x, at, 0), step, at.tokens, 1.0f, to, kTokens);
@@ -247,7 +247,7 @@ inline void write_numbers(const float* from, const Timed& x, const Stretch& at) 
   write_row(from, address<hwy::float16_t>(x, at, 0), step, at.tokens);
 }
 
-// to[t] = factors[t] from[t], rows of a tile
+// to[t] = factors[t] from[t] for the rows of a tile.
 HWY_INLINE void times_rows(const float* from, const float* factors, int64_t width, float* to) {
   const Floats d;
   for (int64_t t = 0; t < kTokens; ++t, from += width, to += width) {
@@ -256,12 +256,12 @@ HWY_INLINE void times_rows(const float* from, const float* factors, int64_t widt
   }
 }
 
-// Brings the next stretch's rows into the second-level cache, a few at a time while something else is computed: a
-// head's rows lie far apart in memory, the hardware does not foresee them, and many at once would block the way for
-// other loads.
+// Prefetches the next stretch's rows into the second-level cache, a few at a time during other work. A head's rows lie
+// far apart in memory, which the hardware prefetcher does not foresee, and many prefetches at once would block other
+// loads.
 class Fetcher {
  public:
-  int64_t pace = 3;  // rows with every product: more where a tile has few of them
+  int64_t pace = 3;  // rows per product: more if a tile has few products
 
   void clear() { count_ = current_ = 0; }
 
@@ -293,7 +293,7 @@ class Fetcher {
 
 // --- Arithmetic. ---
 
-// exp to about 1 ulp; below 2^-125 it is 0, and not a denormal number. Meant for x <= 0; above 88 it stays finite.
+// exp to about 1 ulp; 0 below 2^-125, never a denormal. Meant for x <= 0; above 88 the result stays finite.
 HWY_INLINE Vec exp_of(Floats d, Vec x) {
   const hn::RebindToSigned<Floats> d32;
   const Vec lowest = hn::Set(d, -86.6f);
@@ -332,7 +332,7 @@ HWY_INLINE void add_sums_of_four(Floats, const Vec x[4], float* to) {
   for (int i = 0; i < 4; ++i) to[i] += hn::GetLane(x[i]);
 }
 #else
-// The sum of the blocks of four lanes.
+// Sums the blocks of four lanes.
 template <class D>
 HWY_INLINE auto sum_of_blocks(D d, hn::Vec<D> x) {
   if constexpr (hn::MaxLanes(d) <= 4) {
@@ -343,7 +343,7 @@ HWY_INLINE auto sum_of_blocks(D d, hn::Vec<D> x) {
   }
 }
 
-// Adds the sums of four vectors' lanes to four numbers.
+// Adds the sum of each of four vectors' lanes to one of four numbers.
 HWY_INLINE void add_sums_of_four(Floats d, const Vec x[4], float* to) {
   const hn::RepartitionToWide<Floats> pairs;
   const Vec ab = hn::Add(hn::InterleaveLower(d, x[0], x[1]), hn::InterleaveUpper(d, x[0], x[1]));  // a b a b ...

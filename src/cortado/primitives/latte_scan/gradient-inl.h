@@ -1,5 +1,5 @@
-// The gradient of a tile, and of all tiles from the last to the first; README.md, "The backward".
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// The gradient of a tile, and of all tiles from the last to the first; README.md, "The backward". Part of kernel.cpp,
+// compiled once per instruction set (hence the unusual guard).
 #if defined(CORTADO_LATTE_SCAN_GRADIENT_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_LATTE_SCAN_GRADIENT_INL_H
 #undef CORTADO_LATTE_SCAN_GRADIENT_INL_H
@@ -17,17 +17,17 @@ namespace {
 
 constexpr int64_t kHalvings = 4;  // from 16 tokens down to one
 
-// What a thread's backward works on besides. w = ∂L/∂o, dy = ∂L/∂(p / α).
+// A thread's additional working set in a backward. w = ∂L/∂o, dy = ∂L/∂(p / α).
 struct Reverse : Job {
   const LatteGradients* out = nullptr;
   float *w = nullptr, *w_lanes = nullptr, *v_lanes = nullptr;  // a tile; transposed ones
   float* pairs = nullptr;                                      // [16,16]: w_t · v_s
   float *dy = nullptr, *inside = nullptr, *dx = nullptr, *dv = nullptr;
-  float *grad = nullptr, *grad_alpha = nullptr;  // ∂L/∂S and ∂L/∂α behind the tile, against its last maximum
-  // Sums at the starts of a segment's tiles, and of segments: the backward's memory.
+  float *grad = nullptr, *grad_alpha = nullptr;  // ∂L/∂S and ∂L/∂α at the tile's end, relative to its last maximum
+  // Sums at the starts of a segment's tiles, and at the starts of all segments: the backward's memory.
   float *tiles = nullptr, *segments = nullptr;
-  float *halves = nullptr, *unused = nullptr;  // sums in the middle of a tile; what nobody reads
-  // Over time, of all the stream's tokens: ∂L/∂α, [length, all], and the queries' softmaxes.
+  float *halves = nullptr, *unused = nullptr;  // sums in the middle of a tile; results that are not needed
+  // If time is split, for all tokens of the stream: ∂L/∂α [length, all], and the queries' softmaxes.
   float* dalphas = nullptr;
   Softmax* softmaxes = nullptr;
   Sums kept(float* all, int64_t i) const { return sums_at(all + i * sums_size()); }
@@ -48,7 +48,7 @@ inline void lay_out_reverse(Reverse& job, Scratch& scratch) {
   fill(job.w, tile, 0);
 }
 
-// pairs = w vᵀ, nothing above the diagonal; the transposed tiles.
+// Computes pairs = w vᵀ, 0 above the diagonal, and the transposed tiles.
 inline void weigh_pairs(const Reverse& job) {
   to_token_lanes(job.v, job.values, job.v_lanes, job.spare);
   to_token_lanes(job.w, job.values, job.w_lanes, job.spare);
@@ -56,8 +56,8 @@ inline void weigh_pairs(const Reverse& job) {
   clear_above(job.pairs);
 }
 
-// With dy_t = scale ⊙ (S w_t) + Σ_{s<=t} (w_t·v_s) x_s: dp = dy / α, dα_t = -dp ⊙ y in the place of 1 / α, and in dy's
-// the query's gradient, through its softmax.
+// With dy_t = scale ⊙ (S w_t) + Σ_{s<=t} (w_t·v_s) x_s: writes dα_t = -dp ⊙ y, dp = dy / α, in the place of 1 / α, and
+// in the place of dy the query's gradient, through its softmax.
 inline void differentiate_queries(const Reverse& job, int64_t n, const Sums& before) {
   const Floats d;
   read_by_values(job, before.state, job.w_lanes, job.dy);
@@ -80,14 +80,15 @@ inline void differentiate_queries(const Reverse& job, int64_t n, const Sums& bef
   }
 }
 
-// dθ_s = x_s ⊙ (E v_s + Σ_{t>=s} (w_t·v_s) y_t + ∂L/∂α behind s), E = ∂L/∂S; the last then before the tile.
+// Computes dθ_s = x_s ⊙ (E v_s + Σ_{t>=s} (w_t·v_s) y_t + ∂L/∂α after s), E = ∂L/∂S; then ∂L/∂α becomes that before the
+// tile.
 inline void differentiate_keys(const Reverse& job, int64_t n) {
   const Floats d;
   read_by_values(job, job.grad, job.v_lanes, job.dx);
   weigh<Start::kAdd, Terms::kFromRow>(job, job.pairs, {job.y, job.keys}, job.keys, job.dx, job.keys);
   for (int64_t l = 0; l < job.keys; l += kLanes) {
     const Vec behind = hn::Load(d, job.grad_alpha + l);
-    Vec sum = hn::Zero(d);  // of its own, for its digits, as α's
+    Vec sum = hn::Zero(d);  // separate, for accuracy, as for α
     for (int64_t i = (n - 1) * job.keys + l; i >= 0; i -= job.keys) {
       sum = hn::Add(sum, hn::Load(d, job.alphas + i));
       const Vec dx = hn::Add(hn::Load(d, job.dx + i), hn::Add(behind, sum));
@@ -97,7 +98,7 @@ inline void differentiate_keys(const Reverse& job, int64_t n) {
   }
 }
 
-// The last of differentiate_keys alone, of given dα.
+// Only the last part of differentiate_keys, for given dα.
 inline void pass_alphas(const Reverse& job, const float* dalphas, int64_t n) {
   const Floats d;
   for (int64_t l = 0; l < job.keys; l += kLanes) {
@@ -108,18 +109,18 @@ inline void pass_alphas(const Reverse& job, const float* dalphas, int64_t n) {
   }
 }
 
-// dv_s = Σ_{t>=s} (y_t·x_s) w_t + x_s E
+// Computes dv_s = Σ_{t>=s} (y_t·x_s) w_t + x_s E.
 inline void differentiate_values(const Reverse& job) {
   weigh<Start::kZero, Terms::kFromRow>(job, job.scores, {job.w, job.values}, job.values, job.dv, job.values);
   read_by_keys(job, job.x, job.grad, {job.dv, job.values}, job.dv, job.values);
 }
 
-// Steps of a tile's gradient: all of them, or over time first the queries', which give ∂L/∂α; then what goes from tile to
-// tile; and last the rest.
+// Steps of a tile's gradient: all of them; or, if time is split, first the queries', which give ∂L/∂α, then what passes
+// from tile to tile, and last the rest.
 enum class Step { kAll, kQueries, kBounds, kRest };
 
-// n tokens from `start` on, behind the sums `before`, of which kBounds and kRest read no state; the gradients behind
-// them become those before them. By halves where the maxima rise too far.
+// Computes the gradient of n tokens from `start` on, given the sums `before` them; kBounds and kRest read no state from
+// these. Replaces the gradients after the tokens by those before them. Halves the tile if the maxima rise too far.
 template <Step kStep = Step::kAll>
 void differentiate(const Reverse& job, int64_t start, int64_t n, const Sums& before, int64_t halving = 0) {
   constexpr bool kQueries = kStep == Step::kAll || kStep == Step::kQueries;
@@ -162,7 +163,7 @@ void differentiate(const Reverse& job, int64_t start, int64_t n, const Sums& bef
   }
 }
 
-// Tokens of tile i.
+// The number of tokens of tile i.
 inline int64_t tile_size(const Job& job, int64_t i) {
   const int64_t left = job.length - i * kTokens;
   return left < kTokens ? left : kTokens;
@@ -170,12 +171,12 @@ inline int64_t tile_size(const Job& job, int64_t i) {
 
 inline int64_t tiles(const Job& job) { return (job.length + kTokens - 1) / kTokens; }
 
-// The sums behind tile i, which starts with `before`, in `behind`.
+// Computes the sums `behind` tile i from those at its start, `before`.
 inline void pass_tile(const Job& job, int64_t i, const Sums& before, const Sums& behind) {
   run_tile<Want::kSums>(job, i * kTokens, tile_size(job, i), before, behind);
 }
 
-// Forwards: the sums at the segments' starts, in job.segments.
+// Forward pass over time: computes the sums at the segments' starts, in job.segments.
 inline void find_sums(const Reverse& job) {
   const Sums start = job.kept(job.segments, 0);
   read_sums(job, start);
@@ -186,7 +187,7 @@ inline void find_sums(const Reverse& job) {
   }
 }
 
-// The gradients behind the last tile. Of heads that share a state the first has its gradient.
+// Reads the gradients after the last tile. Of heads that share a state the first has its gradient.
 inline void read_last_grads(const Reverse& job) {
   const LatteGradients& out = *job.out;
   const bool first = !out.state.data || job.head % out.state.repeat == 0;
@@ -194,7 +195,7 @@ inline void read_last_grads(const Reverse& job) {
   read_latents(job, first ? out.normalizer : States{}, 0, job.grad_alpha);
 }
 
-// From a segment's first sums, in job.tiles, forwards for its tiles' sums, and back.
+// Computes a segment from its first sums, in job.tiles: forwards for its tiles' sums, then backwards.
 template <Step kStep = Step::kAll>
 void differentiate_segment(const Reverse& job, int64_t segment) {
   const int64_t begin = segment * kSegment, left = tiles(job) - begin, count = left < kSegment ? left : kSegment;

@@ -1,4 +1,4 @@
-// What is beside latte's walks on a GPU: parts of time joined, and the derivative of the softmax over the latents.
+// The kernels besides Latte's walks: joining parts of time, and the derivative of the softmax over the latents.
 #pragma once
 
 #include "cortado/primitives/cuda/rows.h"
@@ -8,7 +8,8 @@ namespace cortado::latent {
 
 using namespace device;
 
-// A thread a number of a row's and head's state, through the parts; those of the first value (or key) have the sums.
+// One thread per number of a row's and head's state walks through the parts; threads of the first value (or key) also
+// join the sums.
 DEV void join_parts(const GpuLatteJoin& join) {
   const int i = blockIdx.x * gated::kGpuThreads + CORTADO_THREAD, numbers = join.keys * join.values;
   const int head = blockIdx.y % join.heads, row = blockIdx.y / join.heads;

@@ -1,5 +1,4 @@
-// Latte in tiles of 16 tokens, none of which has decays inside; README.md, "The kernel". Compiled once for each
-// instruction set.
+// Latte in tiles of 16 tokens without decays inside a tile; README.md, "The kernel". Compiled once per instruction set.
 #include "cortado/primitives/latte_scan/kernel.h"
 
 #include "cortado/primitives/kernels/targets.h"
@@ -16,18 +15,19 @@
 namespace cortado::latent {
 namespace {
 
-// What is kept over time: the sums at the segments' starts, the gradients behind them, and of a backward of every
-// token ∂L/∂α and the query's softmax, and of every tile α and the maximum at its start, [streams][tokens, keys],
-// [streams][tokens][2] and [streams][tiles][2, keys].
+// Kept when time is split: the sums at the segments' starts and the gradients at their ends. In a backward also per
+// token ∂L/∂α [streams][tokens, keys] and the query's softmax [streams][tokens][2], and per tile α and the maximum at
+// its start [streams][tiles][2, keys].
 struct LatteKept : kernels::Kept {
   float *dalphas = nullptr, *scales = nullptr, *softmaxes = nullptr;
   using Kept::Kept;
 };
 
-// The work of all threads: heads of rows, or blocks of their states or segments of their time, taken one after the other.
+// The jobs of all threads: heads of rows, blocks of their states, or segments of their time. Threads take one after the
+// other.
 struct Jobs {
   const LatteKernel* call;
-  const LatteGradients* gradients;  // of the backward
+  const LatteGradients* gradients;  // backward only
   kernels::Blocks blocks;
   int64_t count, next = 0;
   LatteKept kept = {};
@@ -44,7 +44,7 @@ namespace cortado::latent {
 namespace HWY_NAMESPACE {
 namespace {
 
-// One token: the state is read and written once, where it lies.
+// One token: the state is read once and written once, in place.
 template <int kCount>
 HWY_INLINE void step_columns(const Job& job, const float* from, float* to, int64_t j, int64_t n) {
   const Floats d;
@@ -90,7 +90,7 @@ void write_scales(const Job& job) {
   write_latents(job, job.sums.maximum, job.in.last_maximum);
 }
 
-// Tiles from `begin` to `end`, behind job.sums.
+// Computes tiles `begin` to `end`, continuing from job.sums.
 void run_tiles(const Job& job, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     run_tile<Want::kOutputs>(job, i * kTokens, tile_size(job, i), job.sums, job.sums);
@@ -109,7 +109,7 @@ void run_forward(const Job& job) {
   write_scales(job);
 }
 
-// kDo(job, jobs, i) for every job number i that is left.
+// Takes jobs until none is left and calls kDo(job, jobs, number) for each.
 template <void (*kDo)(Reverse& job, const Jobs& jobs, int64_t i)>
 void do_jobs(Jobs& jobs) {
   const LatteKernel& in = *jobs.call;
@@ -132,7 +132,7 @@ void do_stream(Reverse& job, const Jobs& jobs, int64_t i) {
 
 void run_jobs(Jobs& jobs) { do_jobs<do_stream>(jobs); }
 
-// --- Over time. ---
+// --- Splitting over time. ---
 
 void find_block_sums(Reverse& job, const Jobs& jobs, int64_t i) {
   place(job, jobs.blocks, i);
@@ -142,13 +142,13 @@ void find_block_sums(Reverse& job, const Jobs& jobs, int64_t i) {
 
 void run_sums(Jobs& jobs) { do_jobs<find_block_sums>(jobs); }
 
-// Of a stream of all tokens.
+// Points to what is kept for all tokens of a stream.
 void open_stream(Reverse& job, const Jobs& jobs, int64_t stream) {
   job.dalphas = jobs.kept.dalphas + stream * job.in.tokens * job.all;
   job.softmaxes = reinterpret_cast<Softmax*>(jobs.kept.softmaxes) + stream * job.in.tokens;
 }
 
-// A stream's segment: its number and tiles, and the sums at its start from the stream's blocks.
+// A segment of a stream: its number and tiles; the sums at its start come from the stream's blocks.
 struct Segment {
   int64_t stream, number, begin, end;
 
@@ -183,7 +183,7 @@ void run_segment(Reverse& job, const Jobs& jobs, int64_t i) {
 
 void run_segments(Jobs& jobs) { do_jobs<run_segment>(jobs); }
 
-// Where the sums that a stream's tiles start with keep α, here its own, and the maximum; no state.
+// Where α (of this block) and the maximum at each tile's start are kept; no state.
 Sums scales_at(const Reverse& job, const Jobs& jobs, int64_t stream, int64_t tile) {
   float* alpha = jobs.kept.scales + (stream * tiles(job) + tile) * 2 * job.all;
   return {nullptr, alpha + job.key, alpha + job.all};
@@ -201,7 +201,7 @@ void differentiate_queries_of(Reverse& job, const Jobs& jobs, int64_t i) {
 
 void run_queries(Jobs& jobs) { do_jobs<differentiate_queries_of>(jobs); }
 
-// The gradients behind the segments, in the place that the sums have in theirs.
+// Computes the gradients at the segments' ends; they are stored where the sums are in their memory.
 void find_block_grads(Reverse& job, const Jobs& jobs, int64_t i) {
   const int64_t stream = i / jobs.blocks.count();
   place(job, jobs.blocks, i);

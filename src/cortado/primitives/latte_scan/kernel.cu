@@ -1,10 +1,10 @@
-// Causal attention through latents on tensor cores, softmaxes included: kernel_gpu.h says what is computed.
+// Causal attention through latents, including the softmaxes, on tensor cores; see kernel_gpu.h.
 //
-// A block goes through time as the gated scan's does. What a chunk's q and k are is made of p and theta in place, in
-// shared memory, in float32: the running maximum, the sums from the chunk's start on, and from both U and W. All
-// of a chunk is relative to one maximum a latent. Where a latent's logits rise by more than kSteep within a chunk, that has no
-// number for its first tokens: there pairs of tokens are computed one by one.
-// APART: half of a block's warps prepares a chunk while the other half multiplies the one before.
+// A block walks through time as the gated scan's does. It computes a chunk's q and k from p and theta in place, in
+// shared memory, in float32: the running maximum, the sums from the chunk's start on, and from both U and W. All of a
+// chunk is relative to one maximum per latent. If a latent's logits rise by more than kSteep within a chunk, U
+// relative to that maximum would overflow for the first tokens: then pairs of tokens are computed one by one.
+// APART: half of a block's warps prepare a chunk while the other half multiplies the preceding one.
 //
 // Variants: KEYS=64 APART | KEYS=64 | KEYS=128
 #include "cortado/primitives/latte_scan/join_gpu-inl.h"
@@ -14,7 +14,7 @@
 #define KEYS 64
 #endif
 
-// (An sm_80 has too little shared memory for that.)
+// (sm_80 has too little shared memory for that.)
 #if defined(APART) && !(defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900)
 #define IS_APART true
 #else

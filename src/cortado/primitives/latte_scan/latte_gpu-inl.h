@@ -1,4 +1,4 @@
-// The walk of a block of threads through latte's chunks: kernel_gpu.h says what it computes, kernel.cu how.
+// A block's walk through Latte's chunks; see kernel_gpu.h for the formulas and kernel.cu for the method.
 #pragma once
 
 #include "cortado/primitives/gated_scan/walk_gpu-inl.h"
@@ -11,7 +11,7 @@ using gated::kGpuChunk;
 using gated::kGpuPiece;
 using gated::kGpuThreads;
 
-// Of kReadStates and kLogitsStates nothing is read, and o is not computed.
+// kReadStates and kLogitsStates compute states only, no o.
 enum class Task { kRead, kReadStates, kWeights, kValues, kLogits, kLogitsStates };
 
 constexpr bool runs_back(Task task) {
@@ -28,9 +28,9 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   static constexpr bool kLogit = kTask == Task::kLogits || kTask == Task::kLogitsStates;
   static constexpr bool kStraightRead = kTask == Task::kRead;
   static constexpr bool kHasP = kTask == Task::kRead || kReverse;
-  static constexpr int kWidth = kAcross ? kGpuPiece : kKeys;  // of the latents that this block has
+  static constexpr int kWidth = kAcross ? kGpuPiece : kKeys;  // latents of this block
   static constexpr int kPairs = kWidth / 64, kRowsEach = kGpuChunk / kGpuWarps;
-  static constexpr int kColumns = 2 * kPairs;  // that a lane has while chunks are prepared
+  static constexpr int kColumns = 2 * kPairs;  // per lane while it prepares chunks
   static constexpr int kStages = gpu_latte_stages(kApart), kStageBytes = gpu_latte_stage_bytes(kKeys, kLogit);
   using Base = gated::Walk<kKeys, kReverse, kOut>;
   using Base::kRows, Base::scan_, Base::at_, Base::thread_, Base::lane_, Base::warp_, Base::side_, Base::states_;
@@ -70,9 +70,9 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   }
 
  private:
-  // --- The way through the chunks. ---
+  // --- The walk through the chunks. ---
 
-  // All warps prepare a chunk, and then multiply.
+  // All warps prepare a chunk, and then multiply it.
   DEV void take_turns() {
     for (int i = 0; i + 1 < kStages; ++i) fetch(at_.begin + i, i);
     int stage = 0;
@@ -96,8 +96,8 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     wait_for_groups<0>();
   }
 
-  // The two halves of the block meet three times a chunk: these warps are at chunk c, the others at the one behind it. (What
-  // meets is whole warps, each wherever it is in the code.)
+  // The two halves of the block synchronise three times per chunk: these warps are at chunk c, the others one chunk
+  // ahead of them. (Barriers count warps, wherever in the code each of them is.)
   DEV void multiply_all() {
     for (int i = 0; i + 2 < kStages; ++i) fetch(at_.begin + i, i);
     int stage = kStages - 1;
@@ -120,7 +120,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   }
 
   DEV void prepare_all() {
-    // What only these need comes by them.
+    // Fetches the tensors that only these warps need.
     const auto fetch_own = [&](int c, int stage) {
       if constexpr (!kLogit) return;
       if (c < at_.end) fetch_latents(stage, c);
@@ -142,10 +142,10 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
       stage = after(stage);
     }
     wait_for_groups<0>();
-    for (int i = 0; i < 3; ++i) __syncthreads();  // while the last chunk is multiplied
+    for (int i = 0; i < 3; ++i) __syncthreads();  // while the other warps multiply the last chunk
   }
 
-  // As often as those that prepare chunk c wait for each other in end_chunk.
+  // Executes as many barriers as end_chunk does for those that prepare chunk c.
   DEV void meet_preparing(int c) const {
     if (kTask != Task::kReadStates && steep_[c & 1]) {
       __syncthreads();
@@ -156,7 +156,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   DEV static int after(int stage) { return stage + 1 == kStages ? 0 : stage + 1; }
 
-  // --- Where things lie. ---
+  // --- Layout. ---
 
   DEV gated::Stage<kKeys> stage_of(int index) const {
     const u32 base = base_ + index * kStageBytes;
@@ -178,7 +178,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     return reinterpret_cast<u32*>(shared_memory() + (tile.at(r, pair >> 2) - base_)) + (pair & 3);
   }
   DEV int pair_of(int p) const { return lane_ + 32 * p; }
-  // The i-th of this warp's rows, as tokens come.
+  // The i-th row of this warp, in token order.
   DEV int row_of(int i) const {
     const int first = thread_ / 32 * kRowsEach;
     return kReverse ? first + kRowsEach - 1 - i : first + i;
@@ -188,7 +188,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
   DEV int column_of(int x) const { return 2 * pair_of(x / 2) + x % 2; }
   DEV long long latents_at(long long place) const { return place * in_.latents; }
 
-  // --- What comes from before, and goes on. ---
+  // --- Carried values. ---
 
   // This lane's columns, each with its place in [.., L].
   template <typename Work>
@@ -241,7 +241,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     fetch_piece(w_of(stage), in_.weights, c);
   }
 
-  // Of a tensor whose place this thread does not keep: registers are few.
+  // For a tensor whose address this thread does not keep: registers are scarce.
   DEV void fetch_piece(const Latents& to, const GpuTimed& x, int c) const {
     constexpr int kPieces = kGpuPiece / 8;
     const int piece = thread_ % kPieces, latent = latent_of(piece * 8);
@@ -254,32 +254,32 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   // --- A chunk's U and W (weights_gpu-inl.h). ---
 
-  // What a chunk's columns are relative to.
+  // The references of a chunk's columns.
   struct Columns {
-    float sum[kColumns], maximum[kColumns];  // in front of the chunk
-    float top[kColumns], base[kColumns];     // of the running maximum: the last, and the first that is a number
-    float to[kColumns];                      // the one that U and W are relative to, 0 where there is none
-    float factor[kColumns];                  // what S, which is relative to the last chunk's, is multiplied by
+    float sum[kColumns], maximum[kColumns];  // before the chunk
+    float top[kColumns], base[kColumns];     // of the running maximum: its last value, and its first finite one
+    float to[kColumns];                      // the reference of U and W; 0 if there is none
+    float factor[kColumns];                  // factor on S, which is relative to the preceding chunk's reference
   };
 
-  // Between these all that prepare wait for each other.
+  // Between begin_chunk and the next steps all preparing warps synchronise.
   DEV void begin_chunk(Columns& columns, int stage, int c) const;
   DEV void sum_chunk(float (*sums)[kColumns], Columns& columns, int stage, int c) const;
   DEV void end_chunk(float (*sums)[kColumns], const Columns& columns, int stage, int c);
   DEV void before(Columns& columns, int c) const;
-  // Of each warp's eight tokens. full: all of the chunk's are there.
+  // Maxima of each warp's eight tokens. full: the chunk has all of its tokens.
   DEV void find_maxima(const Latents& theta, int c, bool full) const;
-  // And the first of each column that is a number.
+  // Also the first finite value of each column.
   template <bool kFull>
   DEV void find_firsts(const Latents& theta, int c) const;
-  // work(w, x, number) with what warp w has left of this lane's columns in [warps, latents].
+  // Calls work(w, x, number) for what warp w left for this lane's columns in [warps, latents].
   template <typename Work>
   DEV void each_warp(const float* numbers, const Work& work) const;
   DEV void choose(Columns& columns, int c) const;
-  // Theta becomes W.
+  // Replaces theta by W.
   template <bool kFull>
   DEV void sum_up(float (*sums)[kColumns], const Columns& columns, const Latents& theta, int c) const;
-  // N, and what is divided by it.
+  // add_up: N before this warp's tokens and after the chunk. divide: what is divided by it.
   DEV void add_up(float* front, float* all, const Columns& columns) const;
   DEV void divide(float (*sums)[kColumns], const float* front, const Columns& columns, int stage);
   DEV void multiply_p(const float (*by)[kColumns], const Latents& tile) const;
@@ -288,19 +288,20 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     const u32 both = *at;
     *at = pack(unpack_low(both) * by[0], unpack_high(both) * by[1]);
   }
-  // Logits become p, times `by`. A warp's own rows.
+  // Replaces logits by p, times `by`, in this warp's own rows.
   template <bool kMultiply>
   DEV void soften(const Latents& tile, const float (*by)[kColumns]) const;
-  // Of eight numbers a lane, each over all lanes: halves of them go to the other half of the lanes, until a lane has one.
+  // Reduces eight numbers per lane over all lanes: lanes exchange half of their numbers until each has one.
   template <typename Join>
   DEV void reduce_rows(float* x, const Join& join) const;
-  // D of every token: U w from it on, and the chunks' behind; with kSteep of the chunks' behind alone, as it was.
+  // D of every token: the sum of U w from it on, plus that of later chunks; with kSteep only that of later chunks,
+  // unscaled.
   template <bool kSteep>
   DEV void sum_weights(const Columns& columns, int stage);
-  // The sums and maxima behind this chunk; of D sum_weights has them.
+  // The sums and maxima after this chunk; for D, sum_weights has computed them.
   DEV void carry_on(const Columns& columns, const float* all);
 
-  // S, which is multiplied by the chunk's factors, in 16 bits: so, or where logits are steep as it was.
+  // Multiplies S by the chunk's factors and writes it in 16 bits: the product, or S before it if logits are steep.
   DEV void write_state(int c) {
     steep_now_ = steep_[c & 1] != 0;
     if (steep_now_ && kOut) Base::write_state(0);
@@ -335,7 +336,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     Base::write_to(Base::o_, scan_.o.token, o, tile, c);
   }
 
-  // What 16 tokens before (kMask: or these themselves) give to o.
+  // Adds to o the contribution of 16 earlier tokens (kMask: of these 16 tokens themselves).
   template <bool kMask>
   DEV void add_pairs(float (*o)[4], const u32 (*q)[4], const gated::Stage<kKeys>& in, int tile, int keys) const {
     float a[2][4] = {};
@@ -356,7 +357,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     Base::multiply_values(o, weights, in.v, keys);
   }
 
-  // What o is multiplied by, and D.
+  // Multiplies o by its factor, and handles D.
   DEV void finish(float (*o)[4], int stage, int tile) const {
     UNROLL for (int half = 0; half < 2; ++half) {
       const int r = tile * 16 + (lane_ >> 2) + 8 * half;
@@ -377,7 +378,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
           x[1] += outputs()[r * kGpuPiece + column + 1];
         }
       }
-      keep_order();  // not all of both halves in registers at once
+      keep_order();  // so that both halves are not in registers at once
     }
   }
 
@@ -397,7 +398,7 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
     }
   }
 
-  // --- Where logits rise steeply (steep_gpu-inl.h). ---
+  // --- Chunks with steep logits (steep_gpu-inl.h). ---
 
   DEV float* log_sums() const { return in_.scratch + (at_.state * at_.pieces + at_.piece) * kGpuScratch; }
   DEV float* pairs() const { return log_sums() + kGpuChunk * 128; }
@@ -416,12 +417,12 @@ class Latte : gated::Walk<kKeys, runs_back(kTask), has_output(kTask)> {
 
   const GpuLatte& in_;
   const u32 base_;
-  float *maxima_, *firsts_, *sums_;          // [warps, latents], the warps as tokens come
+  float *maxima_, *firsts_, *sums_;          // [warps, latents], warps in token order
   float* factors_;                           // [latents]
-  volatile u32* steep_;                      // of each second chunk, whether logits rise steeply
+  volatile u32* steep_;                      // for even and odd chunks: whether logits rise steeply
   float* outer_;                             // of a chunk, [tokens, kGpuFloatRow]: 1 / N, or D
-  int order_;                                // of this warp's tokens among all
-  float sum_[kColumns], maximum_[kColumns];  // N and M; in reverse D and what it is relative to
+  int order_;                                // this warp's place in token order
+  float sum_[kColumns], maximum_[kColumns];  // N and M; in reverse D and its reference
   bool steep_now_ = false;
 };
 

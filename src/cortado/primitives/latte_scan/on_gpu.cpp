@@ -42,7 +42,7 @@ class Calls {
         softmax_(in.softmax),
         bounds_(in.bounds, tokens_, in.v.device()),
         start_{in.state, in.normalizer, in.maximum} {
-    // Packed rows are cut as if each was alone, so that they are computed as when they are.
+    // Packed rows are cut as if each were alone, so that results do not depend on packing.
     part_tokens_ = parts ? kGpuChunk : gated::kShortestPart;
     const int64_t pieces = divide_up(std::min(latents_, values_), kGpuPiece), blocks = rows_ * heads_ * pieces;
     const int64_t alone = packed_ ? heads_ * pieces : blocks, processors = machine_.multiprocessors();
@@ -64,7 +64,7 @@ class Calls {
   LatteResult scores(const Tensor& query) {
     const Tensor o = at::empty({batch_, tokens_, heads_, latents_}, floats());
     const Tensor carries = at::empty({chunks(), heads_, 2, latents_}, floats());
-    const bool whole = parts_ == 1;  // else the states are left by what joins the parts, which is not turned
+    const bool whole = parts_ == 1;  // else join() writes the final states, not transposed
     const Carried last = states(whole);
     weights_of(cuda::in_pieces(query), o, carries, last);
     return {o, whole ? turned(last.state) : last.state, last.sums, last.maxima};
@@ -91,7 +91,7 @@ class Calls {
   Tensor empty(int64_t width) const { return at::empty({batch_, tokens_, heads_, width}, v_.options()); }
   int64_t chunks() const { return packed_ ? tokens_ / kGpuChunk + rows_ + 1 : rows_ * divide_up(tokens_, kGpuChunk); }
 
-  // Room for what one part of each row carries, or all of them; `turned`: S^T.
+  // Memory for the carried values of one part of each row, or of all parts; `turned`: S^T.
   Carried states(bool turned, int64_t parts = 0) const {
     std::vector<int64_t> sizes{rows_, heads_, turned ? values_ : latents_, turned ? latents_ : values_};
     std::vector<int64_t> sums{rows_, heads_, latents_};
@@ -144,13 +144,13 @@ class Calls {
         {unsigned(blocks), unsigned(parts_)}, &call);
   }
   static std::string variant(int wide) { return "KEYS=" + std::to_string(wide); }
-  // Of kernels that are in every one: that which is compiled anyway.
+  // For kernels that every variant contains: the variant that is compiled anyway.
   std::string any_variant() const {
     const int wide = gated::wide(std::max(latents_, values_));
     return variant(wide) + (is_apart(wide, machine_) ? " APART" : "");
   }
 
-  // What all parts begin with; `last`: what is there behind the last one.
+  // Returns what all parts begin with; writes to `last` what the last part leaves.
   Carried join(const Carried& parts, const Carried& before, const Carried* last, bool turned, bool reverse) {
     const Carried begin{parts.state, at::empty_like(parts.sums), at::empty_like(parts.maxima)};
     const GpuLatteJoin in{cuda::mutable_floats(parts.state),
@@ -185,12 +185,12 @@ class Calls {
     return join(parts, start_, last, false, false);
   }
 
-  // S^T of every part.
+  // Returns S^T of every part.
   static Tensor turned(const Tensor& states) {
     return states.defined() ? states.transpose(-1, -2).contiguous() : states;
   }
 
-  // The derivative by p, in the type of `weights`, and what is in front of each chunk and behind the last.
+  // Computes the derivative by p in the type of `weights`, and what is carried before each chunk and after the last.
   void weights_of(const Tensor& grad, const Tensor& weights, const Tensor& carries, const Carried& last) {
     const Carried begin = parts_ > 1 ? forward_parts(&last) : start_;
     const Carried across{turned(begin.state), begin.sums, begin.maxima};
@@ -210,7 +210,7 @@ class Calls {
                     cuda::row_blocks(batch_, tokens_ * heads_, latents_), &in);
   }
 
-  // In reverse: dtheta and dv, and what the initial states have of it.
+  // The reverse walks: dtheta and dv, and the gradients of the initial states.
   void go_back(GpuLatteGradients& out, const Carried& behind, const Tensor& grad, const Tensor& p,
                const Tensor& weights, const Tensor& carries) {
     const auto call_of = [&](const Tensor& o, const Carried& begin) {
@@ -242,7 +242,7 @@ class Calls {
     if (wanted) initial_gradients(out, first);
   }
 
-  // What is left in front of the first token is relative to another maximum than the initial state.
+  // The gradient before the first token is relative to another maximum than the initial state.
   void initial_gradients(GpuLatteGradients& out, const Carried& first) const {
     const auto nothing = -std::numeric_limits<double>::infinity();
     const Tensor factor = at::where((start_.maxima == nothing).logical_or(first.maxima == nothing),
@@ -272,7 +272,7 @@ GpuLatteInputs with_plain_states(const GpuLatteInputs& in) {
 
 bool gpu_takes(const GpuLatteInputs& in) {
   if (!cuda::are_there({in.theta, in.v}, {at::kBFloat16})) return false;
-  // Logits that had more bits are not rounded to 16.
+  // Logits with more than 16 bits are not rounded.
   if (!(in.softmax ? cuda::are_there({in.query}, {at::kBFloat16}) : cuda::is_there(in.query))) return false;
   for (const Tensor* x : {&in.query, &in.theta, &in.v}) {
     if (x->size(2) != in.v.size(2) || x->size(3) % 8 != 0 || x->size(3) > gated::kWidest) return false;
@@ -303,8 +303,8 @@ GpuLatteGradients differentiate_on_gpu(const GpuLatteInputs& in, const GpuLatteG
   return Calls(with_plain_states(in), machine, parts).differentiate(in, plain);
 }
 
-// sum over l of dscore_l q . S_l / alpha_l is what latte reads with weights dscore of the keys, times q: so q's derivative
-// is that read, and those of logits and keys are latte's, where q comes from behind.
+// sum over l of dscore_l q . S_l / alpha_l is q times Latte's read of the keys with weights dscore. So the derivative
+// by q is that read, and the derivatives of logits and keys are Latte's with q as the incoming gradient.
 GpuLatteGradients differentiate_scores_on_gpu(const GpuLatteInputs& in, const GpuLatteGradients& given,
                                               cuda::Machine& machine, int64_t parts) {
   GpuLatteInputs read = in;

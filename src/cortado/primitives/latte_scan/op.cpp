@@ -1,4 +1,4 @@
-// latte_scan as an operator: checks, shapes, autograd, and the choice of the form.
+// latte_scan as an operator: checks, shapes, autograd, and the choice of the implementation.
 #include "cortado/primitives/latte_scan/op.h"
 
 #include "cortado/primitives/choice.h"
@@ -40,9 +40,10 @@ Sizes check(const LatteArguments& in) {
                 {"maximum", in.maximum, "NSL"}});
 }
 
-// --- As a time_softmax and a gated_scan. ---
+// --- By time_softmax and gated_scan. ---
 
-// What the state is read with, reads = p / α (0 where α is), and what that was made of, with the output's heads.
+// The weights that read the state, reads = p / α (0 where α is 0), and their intermediate results, with the output's
+// heads.
 struct Reads {
   TimeSoftmax keys;
   Tensor p, inverse, reads;
@@ -61,7 +62,7 @@ Reads make_reads(const LatteArguments& in, const Sizes& sizes) {
   return made;
 }
 
-// Of the scan: reads and keys are in [0, 1].
+// The type of the scan's operands; reads and keys are in [0, 1].
 at::ScalarType operands(const LatteArguments& in) {
   return gated::operand_type(in.v, {in.theta.size(3), in.v.size(3)}, in.type());
 }
@@ -74,16 +75,16 @@ LatteResult latte_by_scans(const LatteArguments& in, const Sizes& sizes) {
   return {o.to(in.v.scalar_type()), state, made.keys.last_normalizer, made.keys.last_maximum};
 }
 
-// --- By the kernel. ---
+// --- By the CPU kernel. ---
 
 // Undefined: 0.
 struct OutputGradients {
   Tensor o, state, normalizer;
 };
-// With all of the output's heads, in the type of the argument if that has all of them, else in float32.
+// With all output heads; in the argument's type if it has all of them, else in float32.
 using LatteGradients = TensorTuple<5>;  // of query, key_logits, v, and two states
 
-// A call's inputs, and the tensors whose data it points to.
+// A kernel call's inputs, and the tensors that own the data it points to.
 struct KernelInputs {
   Tensor state, normalizer, maximum;
   latent::LatteKernel call;
@@ -109,7 +110,7 @@ struct KernelInputs {
   }
 };
 
-// Whether the kernel computes this: float32 sums, ordinary CPU tensors.
+// Whether the CPU kernel computes this: float32 sums, plain CPU tensors.
 bool kernel_takes(const LatteArguments& in, const OutputGradients& gradients = {}) {
   const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
   return in.type() == at::kFloat &&
@@ -161,7 +162,7 @@ LatteGradients backward_by_kernel(const LatteArguments& in, const Sizes& sizes, 
   return {query, theta, v, initial_state, initial_normalizer};
 }
 
-// --- By the kernels for GPUs. ---
+// --- By GPU kernels. ---
 
 latent::GpuLatteInputs gpu_inputs(const LatteArguments& in, const Bounds& bounds) {
   const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
@@ -201,7 +202,7 @@ LatteOutputs forward_meta(const LatteArguments& in) {
           sizes.empty("NSL", options)};
 }
 
-// What the gradient's operator is given.
+// Arguments of the gradient operator besides X's.
 struct Given {
   const OptionalTensor &grad_o, &grad_state;
   const Tensor& grad_normalizer;
@@ -234,7 +235,7 @@ LatteGradients backward_by_scans(const LatteArguments& in, const Sizes& sizes, c
   return {dquery, dtheta, dv, dstate, dnormalizer};
 }
 
-// Nothing of the forward is kept but its arguments; keys and sums are computed again.
+// The forward saves only its arguments; keys and sums are recomputed.
 LatteGradients backward(const Given& given, const LatteArguments& in) {
   const NoAutocast as_given;
   Sizes sizes = check(in);

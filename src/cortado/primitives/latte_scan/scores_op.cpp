@@ -32,7 +32,7 @@ latent::GpuLatteInputs gpu_inputs(const ScoresArguments& in, const Bounds& bound
   return {in.q, in.theta, in.k, given(in.state), given(in.normalizer), given(in.maximum), true, bounds.get()};
 }
 
-// The inputs, where the kernels take them.
+// Returns the kernels' inputs. Fails if the kernels do not take them.
 latent::GpuLatteInputs taken(const ScoresArguments& in, const Bounds& bounds) {
   const auto inputs = gpu_inputs(in, bounds);
   fail_input_if(!latent::gpu_takes(inputs), "[", kLatteScores, "] there are no kernels for these tensors");
@@ -55,7 +55,7 @@ TensorTuple<4> scores_meta(const ScoresArguments& in) {
           sizes.empty("NSL", floats)};
 }
 
-// What the gradient's operator is given.
+// Arguments of the gradient operator besides X's.
 struct ScoresGiven {
   const OptionalTensor &grad_o, &grad_state;
   const Tensor& grad_normalizer;

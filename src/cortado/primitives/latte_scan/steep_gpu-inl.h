@@ -1,9 +1,9 @@
 // Chunks in which a latent's logits rise by more than kSteep: pairs of tokens one by one. Part of latte_gpu-inl.h.
 //
-// With the log-sums L_t = log sum of e^theta_s, s <= t, every product of a token that reads with one before is
+// With the log-sums L_t = log sum of e^theta_s, s <= t, the product of a reading token t with an earlier token s is
 //   p_t e^(theta_s - L_t),
-// which no maximum of the chunk comes into. States in front of the chunk stay relative to what they were relative to:
-// they are read with p_t e^(M - L_t), or in reverse with e^(theta_s - M).
+// which does not depend on a chunk's maximum. The states before the chunk keep their reference M: they are read with
+// p_t e^(M - L_t), or in reverse with e^(theta_s - M).
 #pragma once
 
 namespace cortado::latent {
@@ -31,7 +31,7 @@ DEV void Latte<kKeys, kTask, kApart>::spell_out(const Columns& columns, int stag
   set_operands(columns, stage, c);
 }
 
-// Of this lane's columns.
+// For this lane's columns.
 template <int kKeys, Task kTask, bool kApart>
 DEV void Latte<kKeys, kTask, kApart>::find_log_sums(const Columns& columns, int c) const {
   UNROLL for (int x = 0; x < kColumns; ++x) {
@@ -48,7 +48,7 @@ DEV void Latte<kKeys, kTask, kApart>::find_log_sums(const Columns& columns, int 
   }
 }
 
-// What each row has of those before on the way, which in reverse are the tokens that read.
+// The contribution of tokens earlier in the walk to each row; in reverse these are the tokens that read.
 template <int kKeys, Task kTask, bool kApart>
 DEV void Latte<kKeys, kTask, kApart>::find_pairs(int stage, int c) const {
   const int r = thread_ / 4;
@@ -74,7 +74,7 @@ DEV void Latte<kKeys, kTask, kApart>::find_dots(int stage) const {
   const int r = thread_ / 4;
   UNROLL_BY(1) for (int s = thread_ % 4; s <= r; s += 4) {
     float sum = 0;
-    UNROLL_BY(1) for (int pair = 0; pair < kKeys / 2; ++pair) {  // registers are few
+    UNROLL_BY(1) for (int pair = 0; pair < kKeys / 2; ++pair) {  // registers are scarce
       const u32 q = at(in.q, r, pair), k = at(in.k, s, pair);
       sum += unpack_low(q) * unpack_low(k) + unpack_high(q) * unpack_high(k);
     }
@@ -100,7 +100,7 @@ DEV void Latte<kKeys, kTask, kApart>::find_outputs(int stage, int c) const {
   }
 }
 
-// What the states are read with, and what is added to them.
+// The factors that read the states, and those that are added to them.
 template <int kKeys, Task kTask, bool kApart>
 DEV void Latte<kKeys, kTask, kApart>::set_operands(const Columns& columns, int stage, int c) {
   UNROLL_BY(1) for (int i = 0; i < kRowsEach; ++i) {

@@ -1,5 +1,5 @@
-// One token of Latte on a GPU: step_gpu.h says what. A block has 32 values of a state, which it reads and writes once; every
-// fourth latent is a warp's, a value a lane's. What belongs to latents alone each block computes for itself.
+// One token of Latte; see step_gpu.h. A block has 32 values of a state, which it reads and writes once; a warp has
+// every fourth latent, a lane one value. Quantities per latent are computed by each block itself.
 #pragma once
 
 #include "cortado/primitives/cuda/token_gpu-inl.h"
@@ -42,7 +42,7 @@ class LatteStep {
   }
 
  private:
-  // Of each latent.
+  // Shared memory, one number per latent.
   DEV float* gates() const { return reinterpret_cast<float*>(shared_memory()); }
   DEV float* weights() const { return gates() + kGpuStepLatents; }
   DEV float* shares() const { return gates() + 2 * kGpuStepLatents; }  // 1 / alpha'
@@ -53,7 +53,8 @@ class LatteStep {
   DEV long long times_values(int latent) const { return (sums_at_ + latent) * in_.values; }
   DEV bool is_latent() const { return thread_ < in_.latents; }
 
-  // m', alpha', and what S and v are multiplied by; a thread a latent. What was not seen is -inf, and then nothing is.
+  // m', alpha', and the factors on S and v; one thread per latent. A latent that was never seen has m = -inf and
+  // contributes 0.
   DEV void add_to_sums() const {
     float gate = 0, weight = 0, sum = 0;
     if (is_latent()) {
@@ -73,7 +74,7 @@ class LatteStep {
     shares()[thread_] = sum == 0 ? 0.0f : 1 / sum;
   }
 
-  // o of one query head, of 32 values.
+  // o of one query head, 32 values.
   DEV void read(const float* s, int head) const {
     const bool mixes = in_.near.data;
     float p = is_latent() ? number_of(in_.query, row_, head, thread_ + mixes, in_.heads) : 0.0f, first = 0;
@@ -90,7 +91,8 @@ class LatteStep {
     write_number(in_.o, in_.short_o, place, sum);
   }
 
-  // The softmax over the latents, and over the first state beside them if it `mixes`: of this thread's logit and the first.
+  // The softmax over the latents and, if it `mixes`, over the first state besides them: of this thread's logit and the
+  // first.
   DEV void soften(float& logit, float& first, bool mixes) const {
     float largest = is_latent() ? logit : -infinity();
     UNROLL for (int d = 1; d < 32; d <<= 1) {

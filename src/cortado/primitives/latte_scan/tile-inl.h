@@ -1,5 +1,5 @@
-// What a thread works on: a head, its sums, and a tile of it as keys and queries.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// A thread's working set: a head, its sums, and a tile of it as keys and queries. Part of kernel.cpp, compiled once per
+// instruction set (hence the unusual guard).
 #if defined(CORTADO_LATTE_SCAN_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_LATTE_SCAN_TILE_INL_H
 #undef CORTADO_LATTE_SCAN_TILE_INL_H
@@ -21,32 +21,32 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-// By how much a tile's last maximum may exceed the one at its first token: exp of it is what the sums lose in range.
+// How far a tile's last maximum may exceed that at its first token: the sums lose exp(kRise) of their range.
 constexpr float kRise = 20;
 
-// What was seen, measured against its maximum: S [keys, values], α [keys] and m of all latents, padded and side by side.
+// Sums relative to their maximum: S [keys, values], α [keys], and m of all latents, padded and contiguous.
 struct Sums {
   float *state = nullptr, *alpha = nullptr, *maximum = nullptr;
 };
 
-// One head of one row, or a block of its state, on one thread. The latents are its state's keys; of a block's tiles all
-// latents' maxima say whether they are halved.
+// One head of one row, or a block of its state, on one thread. The latents are the keys of its state. Whether a block's
+// tile is halved depends on all latents' maxima, so that all blocks agree.
 struct Job : Tiling {
   const LatteKernel& in;
   int64_t all = 0;  // latents of the head, padded
   int64_t row = 0, head = 0, first = 0, length = 0;
-  int64_t key = 0, key_count = 0;   // its own latents
+  int64_t key = 0, key_count = 0;   // this job's latents
   int64_t column = 0, columns = 0;  // of v
 
-  float* theta = nullptr;                   // of all latents; x's place, where these are its own
+  float* theta = nullptr;                   // of all latents; shares x's memory if the job has them all
   float *x = nullptr, *alphas = nullptr;    // exp(θ - top), α_t
   float *y = nullptr, *entering = nullptr;  // p / α, y ⊙ scale
   float* x_lanes = nullptr;                 // x transposed
   float *v = nullptr, *o = nullptr, *scores = nullptr;
   float *top = nullptr, *scale = nullptr, *beyond = nullptr;  // the tile's last maximum; exp(maximum before - top);
                                                               // 0, or -inf where there is no latent
-  float* p = nullptr;                                         // the backward's: what y is made of
-  Sums sums = {};                                             // so far
+  float* p = nullptr;                                         // backward: p, from which y is made
+  Sums sums = {};                                             // current sums
 
   Stretch stretch(int64_t start, int64_t tokens) const { return {in.bounds ? 0 : row, head, first + start, 1, tokens}; }
   int64_t sums_size() const { return keys * (values + 1) + all; }
@@ -56,7 +56,7 @@ struct Job : Tiling {
   }
 };
 
-// Block number i of all rows' heads'.
+// Sets the job to block number i of all rows' heads.
 inline void place(Job& job, const Blocks& blocks, int64_t i) {
   const LatteKernel& in = job.in;
   const int64_t stream = i / blocks.count();
@@ -91,7 +91,7 @@ inline float* state_address(const Job& job, const States& states, int64_t width)
   return states.data + (job.row * states.heads + job.head / states.repeat) * job.in.latents * width;
 }
 
-// Its own of [L]; where there is none, `missing`
+// Reads this job's part of [L]; `missing` if there is no data.
 inline void read_latents(const Job& job, const States& from, float missing, float* to) {
   if (!from.data) return fill(to, job.keys, missing);
   read_row(state_address(job, from, 1) + job.key, 1, job.key_count, 1.0f, to, job.keys);
@@ -120,7 +120,7 @@ inline void write_state(const Job& job, const float* from, const States& states)
   for (int64_t l = 0; l < job.in.latents; ++l) write_row(from + l * job.values, to + l * width, 1, width);
 }
 
-// α and m that the row starts with.
+// Reads the row's initial α and m.
 inline void read_sums(const Job& job, const Sums& to) {
   const Floats d;
   read_latents(job, job.in.normalizer, 0, to.alpha);
@@ -128,7 +128,7 @@ inline void read_sums(const Job& job, const Sums& to) {
   read_row(state_address(job, job.in.maximum, 1), 1, job.in.latents, 1.0f, to.maximum, job.all);
 }
 
-// --- A tile of n tokens behind the sums `before`. ---
+// --- A tile of n tokens, given the sums `before` it. ---
 
 // 1 / x to about 1 ulp.
 HWY_INLINE Vec reciprocal(Floats d, Vec x) {
@@ -138,7 +138,7 @@ HWY_INLINE Vec reciprocal(Floats d, Vec x) {
   return r;
 }
 
-// The maximum after n tokens of θ. Returns whether all of them may be measured against it.
+// Finds the maximum after n tokens of θ. Returns whether all of them may be relative to it.
 inline bool find_top(const Job& job, int64_t n, const Sums& before) {
   const Floats d;
   bool fits = true;
@@ -153,8 +153,8 @@ inline bool find_top(const Job& job, int64_t n, const Sums& before) {
   return n == 1 || fits;
 }
 
-// Of θ x, and every token's α against the same maximum; `behind`, which may be `before`, gets α and the maximum behind
-// the tile.
+// Computes x from θ, and every token's α relative to the same maximum. Writes α and the maximum after the tile to
+// `behind`, which may be `before`.
 inline void write_keys(const Job& job, int64_t n, const Sums& before, const Sums& behind) {
   const Floats d;
   const Vec minus = hn::Neg(hn::Inf(d));
@@ -162,7 +162,7 @@ inline void write_keys(const Job& job, int64_t n, const Sums& before, const Sums
     const Vec top = hn::Load(d, job.top + job.key + l), seen = hn::IfThenZeroElse(hn::Eq(top, minus), top);
     const Vec scale = exp_of(d, hn::Sub(hn::Load(d, before.maximum + job.key + l), seen));
     const Vec entered = hn::Mul(scale, hn::Load(d, before.alpha + l));
-    Vec sum = hn::Zero(d);  // of its own, as the state's is: α is then rounded once a tile, not once a token
+    Vec sum = hn::Zero(d);  // separate, as for the state: α is then rounded once per tile, not once per token
     hn::Store(scale, d, job.scale + l);
     const float* theta = job.theta + job.key + l;
     for (int64_t i = l; i < n * job.keys; i += job.keys, theta += job.all) {
@@ -177,12 +177,12 @@ inline void write_keys(const Job& job, int64_t n, const Sums& before, const Sums
   fill(job.x + n * job.keys, (kTokens - n) * job.keys, 0);
 }
 
-// Of a query's softmax: the largest logit, and 1 / Σ exp(y - peak).
+// A query's softmax: the largest logit, and 1 / Σ exp(y - peak).
 struct Softmax {
   float peak = 0, factor = 1;
 };
 
-// The largest of all latents.
+// The largest logit of all latents.
 inline float peak_of(const Job& job, const float* y) {
   const Floats d;
   Vec most = hn::Neg(hn::Inf(d));
@@ -192,7 +192,7 @@ inline float peak_of(const Job& job, const float* y) {
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
-// exp(y - peak) of its own latents in y's place. Returns their sum.
+// Replaces y by exp(y - peak) for this job's latents and returns their sum.
 inline float write_exponentials(const Job& job, float peak, float* y) {
   const Floats d;
   Vec sum = hn::Zero(d);
@@ -205,13 +205,13 @@ inline float write_exponentials(const Job& job, float peak, float* y) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// What is to be done with the softmaxes of a tile's queries: kept, or known from before.
+// How the softmaxes of a tile's queries are handled: stored, or read from an earlier pass.
 struct Softmaxes {
   Softmax* all = nullptr;
   bool known = false;
 };
 
-// Row t's factor of the exponentials, which it puts in y's place.
+// Replaces y by its exponentials and returns row t's factor on them.
 inline float softmax_row(const Job& job, float* y, const Softmaxes& softmaxes, int64_t t) {
   if (softmaxes.known) {
     write_exponentials(job, softmaxes.all[t].peak, y);
@@ -223,8 +223,8 @@ inline float softmax_row(const Job& job, float* y, const Softmaxes& softmaxes, i
   return found.factor;
 }
 
-// The queries as what the state is read with: p / α, 0 where nothing was seen. With kKeep p stays, and of α its
-// inverse.
+// Computes the weights p / α that read the state, 0 where nothing was seen. With kKeep it also stores p and the inverse
+// of α.
 template <bool kKeep>
 void write_queries(const Job& job, int64_t n, const Softmaxes& softmaxes = {}) {
   const Floats d;
@@ -245,21 +245,21 @@ void write_queries(const Job& job, int64_t n, const Softmaxes& softmaxes = {}) {
   fill(job.entering + n * job.keys, (kTokens - n) * job.keys, 0);
 }
 
-// Nothing above the diagonal of [16,16].
+// Sets [16,16] to 0 above the diagonal.
 inline void clear_above(float* pairs) {
   for (int64_t t = 0; t < kTokens; ++t) {
     for (int64_t s = t + 1; s < kTokens; ++s) pairs[t * kTokens + s] = 0;
   }
 }
 
-// scores = y xᵀ, nothing above the diagonal.
+// Computes scores = y xᵀ, 0 above the diagonal.
 inline void score_pairs(const Job& job) {
   to_token_lanes(job.x, job.keys, job.x_lanes, job.spare);
   pair_products(job, job.y, job.x_lanes, job.keys, job.scores);
   clear_above(job.scores);
 }
 
-// Has the tile from `start` on fetched, if there is one, while the present one is worked on.
+// Prefetches the tile from `start` on, if there is one, during the current tile.
 inline void look_ahead(const Job& job, int64_t start, std::initializer_list<const Timed*> wide,
                        std::initializer_list<const Timed*> tall) {
   job.fetcher->clear();
@@ -272,10 +272,11 @@ inline void look_ahead(const Job& job, int64_t start, std::initializer_list<cons
   for (const Timed* x : tall) job.fetcher->add(*x, at, job.column, job.columns);
 }
 
-// What of a tile is wanted: its outputs and the sums behind it, the sums, or of them α and the maximum alone.
+// What a tile computes: outputs and the sums after it, only the sums, or of these only α and the maximum.
 enum class Want { kOutputs, kSums, kScales };
 
-// n tokens from `start` on, against their last maximum, or where that rose too far, by halves; `behind` may be `before`.
+// Computes n tokens from `start` on relative to their last maximum, or in halves if it rose too far; `behind` may be
+// `before`.
 template <Want kWant>
 void run_tile(const Job& job, int64_t start, int64_t n, const Sums& before, const Sums& behind) {
   const Stretch at = job.stretch(start, n);

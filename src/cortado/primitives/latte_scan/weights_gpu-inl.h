@@ -1,5 +1,4 @@
-// What a chunk's logits become before it is multiplied: U and W in place, and what they are relative to. Part of
-// latte_gpu-inl.h.
+// Turns a chunk's logits into U and W in place, and finds their references. Part of latte_gpu-inl.h.
 #pragma once
 
 namespace cortado::latent {
@@ -10,9 +9,9 @@ DEV void Latte<kKeys, kTask, kApart>::begin_chunk(Columns& columns, int stage, i
   if (thread_ == 0) steep_[c & 1] = 0;
   bool begins = false;
   UNROLL for (int x = 0; x < kColumns; ++x) begins = begins || columns.maximum[x] == -infinity();
-  begins = __any_sync(~0u, begins);  // of some latents this chunk's first logits are the first
+  begins = __any_sync(~0u, begins);  // some latents have their first logits in this chunk
   const bool full = (chunk(c) + 1) * kGpuChunk <= at_.tokens;
-  if (kAcross || begins) {  // kAcross: two at once would take registers that are not there
+  if (kAcross || begins) {  // kAcross: two at once would need too many registers
     if (full) {
       find_firsts<true>(theta_of(stage), c);
     } else {
@@ -35,7 +34,7 @@ DEV void Latte<kKeys, kTask, kApart>::sum_chunk(float (*sums)[kColumns], Columns
 
 template <int kKeys, Task kTask, bool kApart>
 DEV void Latte<kKeys, kTask, kApart>::end_chunk(float (*sums)[kColumns], const Columns& columns, int stage, int c) {
-  float front[kColumns], all[kColumns];  // before this warp's tokens, and behind the chunk
+  float front[kColumns], all[kColumns];  // before this warp's tokens, and after the chunk
   if (steep_[c & 1]) {
     spell_out(columns, stage, c);
     add_up(front, all, columns);
@@ -110,7 +109,7 @@ DEV void Latte<kKeys, kTask, kApart>::choose(Columns& columns, int c) const {
   UNROLL for (int x = 0; x < kColumns; ++x) {
     const int column = column_of(x);
     const float maximum = columns.maximum[x], top = tops[x];
-    float base = maximum;  // the running maximum rises from there on
+    float base = maximum;  // the running maximum rises from here on
     if (base == -infinity()) {
       for (int w = 0; w < kGpuWarps && base == -infinity(); ++w) base = firsts_[w * kWidth + column];
     }
@@ -118,9 +117,9 @@ DEV void Latte<kKeys, kTask, kApart>::choose(Columns& columns, int c) const {
     columns.base[x] = base;
     const float to = kReverse ? base : top;
     columns.to[x] = to == -infinity() ? 0 : to;
-    // In reverse S is relative to the chunk's behind, and its base is not larger than that one's.
+    // In reverse S is relative to the later chunk's reference, and this chunk's base is not larger than that.
     columns.factor[x] = kReverse ? (maximum_[x] == -infinity() ? 0 : relative(to, maximum_[x])) : relative(maximum, to);
-    if (top - base > kSteep) steep_[c & 1] = 1;  // -inf - -inf is no number, and not larger
+    if (top - base > kSteep) steep_[c & 1] = 1;  // -inf - -inf is NaN, which is not larger
     if (thread_ < 32) factors_[column] = columns.factor[x];
   }
 }

@@ -1,4 +1,4 @@
-// The short convolution on a GPU: a thread has two channels of a part of a row, and the last inputs in registers.
+// The short convolution on a GPU: a thread has two channels of a part of a row, and keeps the last inputs in registers.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -8,7 +8,7 @@ namespace cortado::convolution {
 
 using namespace device;
 
-// kShort: numbers of 16 bits.
+// kShort: 16-bit numbers.
 template <int kTaps, bool kShort>
 class Conv {
  public:
@@ -29,9 +29,9 @@ class Conv {
   DEV void forward() {
     if (channel_ >= in_.channels) return;
     if (part_ == 0) keep_last();
-    Two seen[kTaps];  // the last inputs, the oldest first
+    Two seen[kTaps];  // the last inputs, oldest first
     UNROLL for (int i = 0; i < kTaps - 1; ++i) seen[i + 1] = input(begin_ - kTaps + 1 + i);
-    // Eight at a time: what is written might otherwise be what is read next, and a load would wait for a store.
+    // Eight tokens at a time: a write might alias the next read, so each load would wait for a store.
     int t = begin_;
     for (; t + 8 <= end_; t += 8) {
       Two next[8];
@@ -41,8 +41,8 @@ class Conv {
     for (; t < end_; ++t) write_next(seen, get(in_.x, t), t);
   }
 
-  // dz_t = dy_t act'(z_t); dx_t = sum of weight[i] dz_{t + taps - 1 - i}, and what the last state gets. A row's first part
-  // has the initial state's places too.
+  // dz_t = dy_t act'(z_t); dx_t = sum of weight[i] dz_{t + taps - 1 - i}, plus the last state's gradient. A row's first
+  // part also computes the initial state's gradient.
   DEV void backward() {
     if (channel_ >= in_.channels) return;
     const int from = part_ == 0 ? -(kTaps - 1) : begin_;
@@ -102,7 +102,7 @@ class Conv {
     const Two z = sum(seen);
     put(in_.y, t, in_.silu ? Two{z.x[0] * sigmoid(z.x[0]), z.x[1] * sigmoid(z.x[1])} : z);
   }
-  // dz of a token whose last inputs are these.
+  // dz of a token with these last inputs.
   DEV Two gradient_of_sum(const Two* seen, Two dy) const {
     if (!in_.silu) return dy;
     const Two z = sum(seen);
@@ -146,7 +146,7 @@ class Conv {
   DEV long long state(int i) const {
     return (static_cast<long long>(row_) * (kTaps - 1) + i) * in_.channels + channel_;
   }
-  // x_t; before the row, its initial state.
+  // x_t; before the row's start, its initial state.
   DEV Two input(int t) const {
     if (t >= 0) return t < length_ ? get(in_.x, t) : Two{0, 0};
     const int i = t + kTaps - 1;
@@ -158,13 +158,13 @@ class Conv {
     }
   }
 
-  // later: dz of `place` and the tokens behind it.
+  // `later`: dz of `place` and of the tokens after it.
   DEV void write_gradient(int place, const Two* later) const {
     Two dx = {0, 0};
     UNROLL for (int i = 0; i < kTaps; ++i) {
       UNROLL for (int c = 0; c < 2; ++c) dx.x[c] += weight_[kTaps - 1 - i].x[c] * later[i].x[c];
     }
-    const int last = place - (length_ - kTaps + 1);  // which of the last state
+    const int last = place - (length_ - kTaps + 1);  // row of the last state
     if (in_.grad_final && last >= 0 && last < kTaps - 1) {
       const Two more = two(in_.grad_final + state(last));
       UNROLL for (int c = 0; c < 2; ++c) dx.x[c] += more.x[c];

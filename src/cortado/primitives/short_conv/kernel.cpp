@@ -1,4 +1,4 @@
-// The short convolution, channels in a vector's lanes; README.md, "The kernel". Compiled once for each instruction set.
+// The short convolution, with channels in SIMD lanes; README.md, "The kernel". Compiled once per instruction set.
 #include "cortado/primitives/short_conv/kernel.h"
 
 #include "cortado/primitives/kernels/targets.h"
@@ -19,9 +19,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-constexpr int64_t kChannels = 512;  // of a job: its rows of a few tokens stay in the first-level cache
-constexpr int64_t kAhead = 8;       // tokens asked of memory before they are read
-constexpr int64_t kTile = 16;       // tokens of the backward at a time
+constexpr int64_t kChannels = 512;  // per job: its rows of a few tokens stay in the first-level cache
+constexpr int64_t kAhead = 8;       // tokens to prefetch
+constexpr int64_t kTile = 16;       // tokens of the backward per step
 
 template <class T>
 struct Rows {
@@ -32,7 +32,7 @@ struct Rows {
   Rows from(int64_t i) const { return {at(i), step}; }
 };
 
-// --- What becomes of a sum, token t's channels from c on. ---
+// --- Functions applied to the sum at token t, channels c and following. ---
 
 struct Plain {
   HWY_INLINE Vec operator()(Vec z, int64_t, int64_t, int64_t) const { return z; }
@@ -60,7 +60,7 @@ struct SiluGradient {
   }
 };
 
-// The final state's gradient, rows `step` apart, added to the last rows; its first belongs to t = -ahead.
+// Adds the final state's gradient, rows `step` apart, to the last rows; its first row belongs to t = -ahead.
 struct PlusFinal {
   const float* grad_final;
   int64_t step, ahead;
@@ -77,7 +77,7 @@ struct PlusFinal {
 struct Taps {
   const float *weight, *bias;
   int64_t step, count;
-  bool past_caches = false;  // where the sums go
+  bool past_caches = false;  // of the sums
 };
 
 template <class To>
@@ -121,7 +121,7 @@ HWY_NOINLINE void correlate(const Taps& taps, const Rows<const From>& from, cons
                             int64_t width, const Finish& finish) {
   int64_t t = 0;
   for (; t + 4 <= tokens; t += 4) {
-    // A row at a time: what reads them goes through four at once, which no prefetcher follows.
+    // One row at a time: the correlation reads four rows at once, which the hardware prefetcher does not follow.
     for (int64_t i = 0; i < 4; ++i) prefetch_row(from.at(t + taps.count - 1 + kAhead + i), width);
     correlate_tokens<4>(taps, from, to, t, width, finish);
   }
@@ -159,11 +159,11 @@ void move_row(const From* from, To* to, int64_t width) {
   if (c < width) move(c, width - c);
 }
 
-// --- A block's tokens, some of its channels. ---
+// --- One block's tokens, some of its channels. ---
 
 int64_t pieces(const ConvKernel& in) { return (in.channels + kChannels - 1) / kChannels; }
 
-// Tokens count from the sequence's first. T is the type of x, y and their gradients.
+// Tokens are counted from the sequence's first one. T is the type of x, y and their gradients.
 template <class T>
 class Job {
  public:
@@ -196,7 +196,7 @@ class Job {
     const Rows<float> sums{scratch_.take((in_.taps + 1) * padded_), padded_};
     const Rows<float> dz{scratch_.take((kTile + tail_) * padded_), padded_};  // row i is token t + i
     fill(sums.data, (in_.taps + 1) * padded_, 0);
-    int64_t t = block_.first == 0 ? -tail_ : block_.first;  // the first block has the initial state's gradient, too
+    int64_t t = block_.first == 0 ? -tail_ : block_.first;  // the first block includes the initial state's gradient
     t < 0 ? fill(dz.data, tail_ * padded_, 0) : differentiate_sums(t, tail_, dz);
     while (t < end_) {
       const int64_t left = (t < 0 ? 0 : end_) - t, n = left < kTile ? left : kTile;
@@ -222,7 +222,7 @@ class Job {
     return states + (block_.row * tail_ + i) * in_.channels + channel_;
   }
 
-  // The input of a token, those before the first from the initial state.
+  // Reads the input of a token; tokens before the first come from the initial state.
   void read_input(int64_t token, float* to) const {
     if (token >= 0) {
       move_row<false>(rows<const T>(in_.x, token).data, to, width_);
@@ -233,14 +233,14 @@ class Job {
     }
   }
 
-  // The initial state and as many tokens: what the first taps - 1 tokens see.
+  // Reads the initial state and as many tokens: the inputs of the first taps - 1 outputs.
   void read_lead() {
     lead_ = {scratch_.take(2 * tail_ * padded_), padded_};
     for (int64_t i = 0; i < 2 * tail_ && i < tail_ + block_.length; ++i) read_input(i - tail_, lead_.at(i));
   }
 
-  // Calls work(rows, begin, end) for the tokens of [first, end) that see the initial state and for the others; `rows`
-  // begin with the first tap's of token `begin`.
+  // Calls work(rows, begin, end) separately for the tokens of [first, end) that see the initial state and for the
+  // others; `rows` start at the first tap's input of token `begin`.
   template <class Work>
   void over_inputs(int64_t first, int64_t end, const Work& work) const {
     int64_t middle = first > tail_ ? first : tail_;
@@ -249,7 +249,7 @@ class Job {
     if (middle < end) work(rows<const T>(in_.x, middle - tail_), middle, end);
   }
 
-  // ∂L/∂z of n tokens from `first` on, 0 behind the sequence's end.
+  // Computes ∂L/∂z of n tokens from `first` on, 0 after the sequence's end.
   void differentiate_sums(int64_t first, int64_t n, const Rows<float>& to) const {
     const int64_t last = first + n < block_.length ? first + n : block_.length;
     const int64_t stop = last > first ? last : first;
@@ -271,8 +271,8 @@ class Job {
     for (int64_t i = 0; i < n; ++i) move_row<true>(dz.at(i), sums.at(in_.taps), width_);
   }
 
-  // dx_t = Σ_i weight_{taps-1-i} ⊙ dz_{t+i}, and what the final state gives its rows. The rows before the first token
-  // are the initial state's.
+  // dx_t = Σ_i weight_{taps-1-i} ⊙ dz_{t+i}, plus the final state's gradient for its rows. Rows before the first token
+  // are the initial state's gradient.
   void write_input_gradients(int64_t first, int64_t n, const Rows<float>& dz) const {
     const Taps reversed{taps_.weight + tail_ * in_.channels, nullptr, -in_.channels, in_.taps,
                         in_.past_caches && first >= 0};
@@ -310,7 +310,7 @@ int64_t tasks(const ConvKernel& in) { return in.count * pieces(in); }
 void forward_task(const ConvKernel& in, int64_t task) { run_task(in, task, false); }
 void backward_task(const ConvKernel& in, int64_t task) { run_task(in, task, true); }
 
-// The blocks' sums of the weights' gradients, always in the same order.
+// Sums the blocks' weight gradients, in a fixed order.
 constexpr int64_t kSummed = 1024;
 int64_t summing_tasks(const ConvKernel& in) { return ((in.taps + 1) * in.channels + kSummed - 1) / kSummed; }
 void summing_task(const ConvKernel& in, int64_t task) {

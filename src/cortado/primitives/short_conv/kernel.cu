@@ -1,4 +1,4 @@
-// The short convolution, forward and backward: conv_gpu-inl.h says how.
+// The short convolution, forward and backward; see conv_gpu-inl.h.
 //
 // Variants: TAPS=4 | TAPS=4 SHORT | TAPS=8 SHORT CORTADO_HALF | TAPS=1
 #include "cortado/primitives/short_conv/conv_gpu-inl.h"

@@ -1,20 +1,19 @@
-// The short convolution's kernel: float32 arithmetic on the CPU, forward and backward. No torch here.
+// The short convolution on the CPU in float32 arithmetic, forward and backward. No torch here.
 #pragma once
 
 #include "cortado/primitives/kernels/kernel.h"
 
 namespace cortado::convolution {
 
-// `count` tokens of one sequence from its token `first` on: what is computed on its own. The sequence is `length`
-// tokens of the batch row `batch` from the token `begin` on, and `row` of the states. Every sequence has a block, if an
-// empty one.
+// A unit of work: `count` tokens of one sequence from its token `first` on. The sequence is the `length` tokens from
+// token `begin` on of batch row `batch`, and `row` of the states. Every sequence has a block, even if it is empty.
 struct Block {
   int64_t row, batch, begin, length, first, count;
 };
 inline constexpr int64_t kBlockTokens = 128;
 
-// Timed tensors are [B,T,1,D] with the channels side by side. States [rows,taps-1,D] are contiguous; no data: zero, or
-// not wanted.
+// Timed tensors are [B,T,1,D] with contiguous channels. States [rows,taps-1,D] are contiguous; null: the initial state
+// is zero, or the final state is not wanted.
 struct ConvKernel {
   int64_t channels, taps;
   bool silu = false;
@@ -33,13 +32,13 @@ struct ConvKernel {
   kernels::Timed grad_y = {}, grad_x = {};
   const float* grad_final = nullptr;
   float* grad_initial = nullptr;
-  float* sums = nullptr;         // room for [count, taps + 1, D]
-  float* grad_weight = nullptr;  // [taps + 1, D], the last row the bias's
+  float* sums = nullptr;         // scratch: [count, taps + 1, D]
+  float* grad_weight = nullptr;  // [taps + 1, D], the last row for the bias
 
-  bool past_caches = false;  // y, grad_x: kernels::goes_past_caches
+  bool past_caches = false;  // of y and grad_x, see kernels::goes_past_caches
 };
 
-// Every result is the same, bit for bit, on any number of threads.
+// Results are bit-identical on any number of threads.
 void run_forward(const ConvKernel& conv, const kernels::Parallel& parallel);
 void run_backward(const ConvKernel& conv, const kernels::Parallel& parallel);
 

@@ -14,7 +14,7 @@ Tensor in_rows(const Tensor& x) {
 }
 GpuRows rows_of(const Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1)}; }
 Tensor plain(const Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
-// A weight or bias as the kernels read it beside such an x.
+// A weight or bias in a type that the kernels read together with x.
 Tensor readable(const Tensor& weight, const Tensor& x) {
   return weight.defined() && weight.scalar_type() != x.scalar_type() ? weight.to(at::kFloat) : weight;
 }
@@ -88,7 +88,7 @@ TensorTuple<4> backward_on_gpu(const GpuInputs& given, const Bounds& bounds, con
   const Tensor grads = in_rows(grad_y.to(call.x.scalar_type())), last = plain(grad_final);
   const Tensor grad_x = at::empty(given.x.sizes(), given.x.options()), first = call.states();
   const Tensor sums = at::empty({call.in.rows * call.in.parts, taps + 1, call.in.channels}, call.floats());
-  if (call.in.bounds) sums.zero_();  // of parts that short rows do not have
+  if (call.in.bounds) sums.zero_();  // for parts that short rows do not have
   call.in.grad_y = rows_of(grads);
   call.in.grad_x = rows_of(grad_x);
   call.in.grad_final = cuda::floats(last);

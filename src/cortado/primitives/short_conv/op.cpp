@@ -24,7 +24,7 @@ struct Arguments {
   at::ScalarType type() const { return accumulation_type({x, weight, bias, initial_state}); }
 };
 
-// The tokens before a sequence's first, or its last.
+// Checks the tokens before a sequence's first one, or its last ones.
 void expect_tail(const Sizes& sizes, const char* name, const Tensor& x) {
   expect_shape(kOp, name, x, {sizes['N'], sizes['W'] - 1, sizes['D']});
 }
@@ -42,7 +42,7 @@ Sizes check(const Arguments& in) {
   return sizes;
 }
 
-// --- By the kernel: float32 sums, ordinary CPU tensors. ---
+// --- By the CPU kernel: float32 sums, plain CPU tensors. ---
 
 bool kernel_takes(const Arguments& in) {
   const bool tail = in.initial_state && in.initial_state->numel() > 0;
@@ -67,7 +67,7 @@ std::vector<convolution::Block> blocks_of(const Bounds& bounds, const Tensor& x)
 
 kernels::Timed timed(const Tensor& x) { return kernels::timed(x.unsqueeze(2), 1); }
 
-// A call's inputs, and the tensors whose data it points to.
+// A kernel call's inputs, and the tensors that own the data it points to.
 struct KernelInputs {
   Tensor x, weight, bias, initial;
   std::vector<convolution::Block> blocks;
@@ -93,7 +93,7 @@ struct KernelInputs {
   }
 };
 
-// (y in x's type, final state in float32)
+// Returns (y in x's type, final state in float32).
 TensorTuple<2> forward_by_kernel(const Arguments& in, const Bounds& bounds) {
   KernelInputs inputs(in, bounds);
   convolution::ConvKernel& call = inputs.call;
@@ -106,7 +106,8 @@ TensorTuple<2> forward_by_kernel(const Arguments& in, const Bounds& bounds) {
 
 using Four = TensorTuple<4>;  // gradients of x, weight, bias, initial_state
 
-// x's in its type; in float32 those of the weight [D,W], the bias and the initial state, given or not.
+// Returns the gradients of x, in its type, and in float32 those of the weight [D,W], the bias and the initial state,
+// also if these were not given.
 Four backward_by_kernel(const Arguments& in, const Bounds& bounds, const Tensor& grad_y,
                         const OptionalTensor& grad_final) {
   KernelInputs inputs(in, bounds);
@@ -126,7 +127,7 @@ Four backward_by_kernel(const Arguments& in, const Bounds& bounds, const Tensor&
   return {grad_x, weights.narrow(0, 0, call.taps).t(), weights.select(0, call.taps), first};
 }
 
-// --- By a GPU's kernel. ---
+// --- By the GPU kernel. ---
 
 convolution::GpuInputs gpu_inputs(const Arguments& in) {
   const auto given = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
@@ -135,7 +136,7 @@ convolution::GpuInputs gpu_inputs(const Arguments& in) {
 
 // --- By ATen. ---
 
-// (y, final state) of x, weight, bias and initial state, of which the last two may be undefined, in the sums' type.
+// Maps (x, weight, bias, initial state), of which the last two may be undefined, to (y, final state) in the sums' type.
 Computation convolution_of(const Arguments& in, const Bounds& bounds) {
   return [&in, &bounds](const Tensors& given) -> Tensors {
     const auto wide = [&](const Tensor& x) { return x.defined() ? x.to(in.type()) : x; };
@@ -162,7 +163,7 @@ Tensors inputs_of(const Arguments& in) {
 TensorTuple<2> forward_by_aten(const Arguments& in, const Bounds& bounds) {
   const at::NoGradGuard no_grad;
   const Tensors made = convolution_of(in, bounds)(inputs_of(in));
-  return {made[0], made[1].clone()};  // not a part of x's memory
+  return {made[0], made[1].clone()};  // must not share x's memory
 }
 
 Four backward_by_aten(const Arguments& in, const Bounds& bounds, const Tensor& grad_y,
@@ -190,13 +191,13 @@ TensorTuple<2> forward(const Arguments& in) {
                 otherwise("ATen", [&] { return forward_by_aten(in, bounds); }));
 }
 
-// What the gradient's operator is given.
+// Arguments of the gradient operator besides X's.
 struct ConvGiven {
   const Tensor& grad_y;
   const OptionalTensor& grad_state;
 };
 
-// Each in its input's type.
+// Returns each gradient in its input's type.
 Four backward(const ConvGiven& given, const Arguments& in) {
   NoAutocast types_as_given;
   const auto& [grad_y, grad_state] = given;
@@ -207,7 +208,7 @@ Four backward(const ConvGiven& given, const Arguments& in) {
   const auto like = [&x](const Tensor& gradient, const OptionalTensor& input) {
     if (!input) return no_gradient(x);
     const Tensor own = gradient.to(input->scalar_type()).reshape(input->sizes()).contiguous();
-    return own.storage_offset() == 0 ? own : own.clone();  // not a part of other gradients' memory
+    return own.storage_offset() == 0 ? own : own.clone();  // must not share other gradients' memory
   };
   const Bounds bounds(kOp, in.cu_seqlens, x.size(1));
   const auto [of_x, of_weight, of_bias, of_state] =

@@ -1,4 +1,4 @@
-// short_conv: depthwise causal convolution with a few taps and a carried tail.
+// short_conv: depthwise causal convolution with a few taps; its last inputs are carried as a state.
 #pragma once
 
 #include "cortado/primitives/types.h"

@@ -1,4 +1,4 @@
-// The definition, tap by tap. The judge of op.cpp.
+// The definition, tap by tap. op.cpp is tested against it.
 #include "cortado/primitives/reference.h"
 
 #include "cortado/primitives/short_conv/op.h"

@@ -1,5 +1,5 @@
-// slot_scan as an operator: checks, shapes, autograd. Its forms are the gated scan's, the kernel too, with decays of
-// their second kind: factors instead of logs.
+// slot_scan as an operator: checks, shapes, autograd. Computed as the gated scan's form, also by its kernels, with
+// factors instead of logs as decays (DecayKind::kFactors).
 #include "cortado/primitives/slot_scan/op.h"
 
 #include "cortado/primitives/gated_scan/scan.h"
@@ -37,13 +37,13 @@ TensorTuple<2> slot_meta(const SlotArguments& in) {
   return gated::outputs_meta(check(in), in.read_slots(), in.x, in.type());
 }
 
-// [T,M] -> [rows,T,1,M], a view; anything else as it is.
+// [T,M] -> [rows,T,1,M] as a view; other shapes are unchanged.
 Tensor slot_timed(const Tensor& y, int64_t rows) {
   return y.dim() == 2 ? y.unsqueeze(0).unsqueeze(2).expand({rows, -1, -1, -1}) : y;
 }
 
 gated::ScanCall slot_call(const SlotArguments& in) {
-  const Sizes sizes = check(in);  // before factor(), which looks at sizes
+  const Sizes sizes = check(in);  // before factor(), which reads sizes
   gated::ScanCall call(kSlotScan, sizes, in.q, slot_timed(in.w, in.x.size(0)), in.x, in.read_slots(), in.factor(),
                        in.type(), in.initial_state, in.cu_seqlens);
   call.decay = gated::DecayKind::kFactors;
@@ -53,12 +53,12 @@ gated::ScanCall slot_call(const SlotArguments& in) {
 
 TensorTuple<2> slot_kernel(const SlotArguments& in) { return gated::forward(slot_call(in)); }
 
-// [B,T,H,*] -> the shape and type of w, x, q or decay.
+// Reduces a gradient [B,T,H,*] to the shape and type of w, x, q or decay.
 Tensor gradient_like(const Tensor& wide, const Tensor& y) {
   return y.dim() == 2 ? wide.sum(at::IntArrayRef{0, 2}).to(y.scalar_type()) : gradient_of(y, wide);
 }
 
-// What the gradient's operator is given.
+// Arguments of the gradient operator besides X's.
 struct SlotGiven {
   const OptionalTensor &grad_o, &grad_state;
   bool need_decay;

@@ -1,4 +1,4 @@
-// The slot scan by its definition, one token after the other.
+// The slot scan by its definition, token by token.
 #include "cortado/primitives/reference.h"
 
 #include "cortado/primitives/slot_scan/op.h"

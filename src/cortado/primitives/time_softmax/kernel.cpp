@@ -1,4 +1,4 @@
-// The softmax over time in one pass, channels in a vector's lanes; README.md, "The kernel". Compiled once for each
+// The softmax over time in one pass, with channels in SIMD lanes; README.md, "The kernel". Compiled once per
 // instruction set.
 #include "cortado/primitives/time_softmax/kernel.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 struct Jobs {
   const SoftmaxKernel* call;
-  int64_t vectors;  // side by side in a job
+  int64_t vectors;  // per job
 };
 
 }  // namespace
@@ -34,11 +34,11 @@ using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
 constexpr int64_t kVectors = 4;  // enough to hide a step's latency
-// Tokens between two carries. What goes from chunk to chunk is scaled by the exp of a difference of maxima: one
-// rounding a chunk.
+// Tokens per chunk. From chunk to chunk α is scaled by the exp of a difference of maxima, so it is rounded once per
+// chunk.
 constexpr int64_t kChunk = 64;
 
-// Some neighbouring channels of one row.
+// A few neighbouring channels of one row.
 struct Strip {
   const SoftmaxKernel& in;
   int64_t row, channel, first, length;
@@ -49,7 +49,7 @@ struct Strip {
   int64_t state(int64_t v) const { return row * in.channels + channel + v * kLanes; }
 };
 
-// The maximum m, and α = Σ exp(θ_s - m) as what entered the chunk, scaled, and what came since.
+// The maximum m, and α = Σ exp(θ_s - m) in two parts: what entered the chunk, scaled, and what the chunk added.
 struct Channel {
   Vec m, carry, carried_from, scale, local;
 
@@ -63,7 +63,7 @@ struct Channel {
   }
 };
 
-// `n` of the lanes are channels.
+// `n` lanes are channels.
 template <int kCount>
 HWY_INLINE void softmax_vectors(const Strip& strip, int64_t n) {
   const Floats d;
@@ -121,7 +121,7 @@ void run_strip(const Jobs& jobs, int64_t task) {
   }
 }
 
-// How many vectors a job has so that every thread gets one.
+// Vectors per job such that every thread gets a job.
 int64_t vectors_for(const SoftmaxKernel& in, int64_t threads) {
   return in.rows * in.channels < threads * kVectors * kLanes ? 1 : kVectors;
 }

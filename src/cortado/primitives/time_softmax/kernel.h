@@ -1,4 +1,4 @@
-// The kernel of softmaxes over time: float32 on the CPU. No torch here.
+// Softmaxes over time on the CPU in float32. No torch here.
 #pragma once
 
 #include "cortado/primitives/kernels/kernel.h"
@@ -7,8 +7,8 @@ namespace cortado::softmax {
 
 using kernels::Channels;
 
-// Dense: row n is batch row n. Packed: row n is the tokens bounds[n] to bounds[n + 1] of the only batch row. States
-// [rows,D] are contiguous; no data: -inf the maximum, 0 the normaliser.
+// Dense: row n is batch row n. Packed: row n is tokens bounds[n] .. bounds[n + 1] of the only batch row. States
+// [rows,D] are contiguous; null initial states: -inf for the maximum, 0 for the normaliser.
 struct SoftmaxKernel {
   int64_t rows, tokens, channels;
   const int64_t* bounds = nullptr;
@@ -19,7 +19,7 @@ struct SoftmaxKernel {
   float *last_maximum = nullptr, *last_normalizer = nullptr;
 };
 
-// Every result is the same, bit for bit, on any number of threads.
+// Results are bit-identical on any number of threads.
 void run_softmax(const SoftmaxKernel& call, const kernels::Parallel& parallel);
 
 }  // namespace cortado::softmax

@@ -1,4 +1,4 @@
-// The softmax over time on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC.
+// The arguments of the softmax over time's GPU kernels: sizes, strides and pointers. Read by C++ and by NVRTC.
 #pragma once
 
 #include "cortado/primitives/elementwise_scan/timewise_gpu.h"
@@ -7,8 +7,8 @@ namespace cortado::softmax {
 
 using timewise::GpuChannels, timewise::GpuTimes;
 
-// m_t = max(m_{t-1}, theta_t); keys exp(theta_t - m_t), gate m_{t-1} - m_t, normalizer alpha_t = exp(gate) alpha_{t-1} +
-// keys, maximum m_t; where m_t is -inf, 0 stands for it. States [rows, channels]; null: -inf and 0.
+// m_t = max(m_{t-1}, theta_t); keys exp(theta_t - m_t), gate m_{t-1} - m_t, normalizer alpha_t = exp(gate) alpha_{t-1}
+// + keys, maximum m_t, or 0 where m_t is -inf. States [rows, channels]; null: -inf and 0.
 struct GpuSoftmax {
   GpuTimes times;
   GpuChannels theta, keys, gate, maximum, normalizer;

@@ -1,4 +1,4 @@
-// The softmax over time on a GPU.
+// The softmax over time by GPU kernels.
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"
@@ -7,7 +7,7 @@
 
 namespace cortado::softmax {
 
-// As time_softmax, float32. `parts`: of time; 0: as many as fill the GPU.
+// time_softmax for float32. `parts`: parts of time; 0: as many as fill the GPU.
 TimeSoftmax on_gpu(const Tensor& theta, const Tensor& normalizer, const Tensor& maximum, const Bounds& bounds,
                    cuda::Machine& machine, int64_t parts = 0);
 

@@ -1,4 +1,4 @@
-// time_softmax as an operator: checks, shapes, autograd, and the choice of the form.
+// time_softmax as an operator: checks, shapes, autograd, and the choice of the implementation.
 #include "cortado/primitives/time_softmax/op.h"
 
 #include "cortado/primitives/choice.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kTimeSoftmax = "_time_softmax";
 
-// In the order of the schema: what has a gradient comes first.
+// In the order of the schema; differentiable results come first.
 using SoftmaxParts = TensorTuple<6>;
 
 Sizes check(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
@@ -24,7 +24,7 @@ Sizes check(const Tensor& theta, const OptionalTensor& normalizer, const Optiona
       {{"theta", theta, "BTGL"}, {"initial_normalizer", normalizer, "NGL"}, {"initial_maximum", maximum, "NGL"}});
 }
 
-// Whether the kernel computes this: float32 on the CPU.
+// Whether the CPU kernel computes this: float32 on the CPU.
 bool kernel_takes(const Tensor& theta, const Tensor& normalizer, const Tensor& maximum) {
   for (const Tensor& x : {theta, normalizer, maximum}) {
     if (x.defined() && x.scalar_type() != at::kFloat) return false;
@@ -34,7 +34,7 @@ bool kernel_takes(const Tensor& theta, const Tensor& normalizer, const Tensor& m
 
 TimeSoftmax softmax_by_kernel(const Tensor& theta, const Tensor& normalizer, const Tensor& maximum,
                               const Bounds& bounds) {
-  // Channels H·L side by side: a copy only where they are not.
+  // Contiguous channels H·L; copies only if needed.
   const Tensor logits = kernels::dense_rows(theta.flatten(2));
   const Tensor alpha = kernels::plain(normalizer), peak = kernels::plain(maximum);
   softmax::SoftmaxKernel call{.rows = bounds.rows(theta.size(0)), .tokens = theta.size(1), .channels = logits.size(2)};
@@ -57,7 +57,7 @@ TimeSoftmax softmax_by_kernel(const Tensor& theta, const Tensor& normalizer, con
   return {wide(keys), wide(gate), wide(seen), wide(sums), last_alpha, last_m};
 }
 
-// By ATen: the maximum, then a scan.
+// By ATen: first the maximum, then a scan.
 TimeSoftmax softmax_by_scans(const Tensor& theta, const OptionalTensor& normalizer, const OptionalTensor& maximum,
                              const OptionalTensor& bounds) {
   const auto [m, before, last_m] = running_max(theta, maximum, bounds);
@@ -95,7 +95,7 @@ SoftmaxParts forward_meta(const Tensor& theta, const OptionalTensor& normalizer,
   return {timed(), timed(), state(), timed(), timed(), state()};
 }
 
-// α is an elementwise scan of the keys: dkeys_t gets its gradient, and dθ = keys ⊙ dkeys.
+// α is an elementwise scan of the keys: its gradient is added to dkeys_t, and dθ = keys ⊙ dkeys.
 struct BackwardArguments {
   const Tensor &grad_keys, &grad_normalizer, &grad_last_normalizer, &keys, &gate, &normalizer;
   const OptionalTensor &initial_normalizer, &cu_seqlens;

@@ -1,4 +1,4 @@
-// The softmax over time as an operation on a GPU (timewise_gpu-inl.h).
+// The softmax over time as an operation for timewise_gpu-inl.h.
 #pragma once
 
 #include "cortado/primitives/elementwise_scan/timewise_gpu-inl.h"

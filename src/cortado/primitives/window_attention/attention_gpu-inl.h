@@ -1,4 +1,4 @@
-// Window attention on a GPU: kernel_gpu.h says what, kernel.cu how.
+// Window attention on a GPU; see kernel_gpu.h for the arguments and kernel.cu for the method.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -8,13 +8,13 @@ namespace cortado::window {
 
 using namespace device;
 
-// A row, a head of it, and a tile of its queries or keys.
+// A row, one of its heads, and a tile of its queries or keys.
 struct Place {
   int row, head, tile;
   long long first_query, first_key;
   int queries, keys;
-  int there;                                         // the first key that is there
-  DEV int offset() const { return keys - queries; }  // where the first query is among the keys
+  int there;                                         // the first valid key
+  DEV int offset() const { return keys - queries; }  // the first query's position among the keys
 };
 
 DEV Place place_of(const GpuAttention& in) {
@@ -37,7 +37,7 @@ DEV int larger(int a, int b) { return a > b ? a : b; }
 DEV int smaller(int a, int b) { return a < b ? a : b; }
 DEV int tiles_of(int tokens) { return (tokens + kGpuTile - 1) / kGpuTile; }
 
-// The keys that query t sees, and the queries that see key s.
+// keys_of: the keys that query t sees. queries_of: the queries that see key s.
 DEV Span keys_of(const GpuAttention& in, const Place& at, int t) {
   const int i = t + at.offset();
   const int begin = in.window ? larger(at.there, i - in.window + 1) : at.there;
@@ -60,7 +60,7 @@ DEV T* head_of(const GpuTimed& x, const GpuAttention& in, const Place& at, long 
 template <int kWidth>
 class Attention {
   static constexpr int kSteps = kWidth / 16, kTiles = kWidth / 8, kBytes = gpu_tile_bytes(kWidth);
-  // Of a tile's columns so many eights at once, where there are gradients: more need too many registers.
+  // With gradients: how many groups of eight columns of a tile are processed at once; more need too many registers.
   static constexpr int kPart = kWidth == 64 ? 4 : 2, kAtOnce = kWidth == 64 ? 4 : 2;
   using Rows = Tile<kWidth * 2>;
 
@@ -75,7 +75,7 @@ class Attention {
     base_ = shared_address(shared_memory());
   }
 
-  // o, lse, row_max and denominator of 64 queries.
+  // Computes o, lse, row_max and denominator of 64 queries.
   DEV void forward() {
     if (begin_ >= at_.queries) return;
     const Span all = span_of_queries();
@@ -92,7 +92,7 @@ class Attention {
     write(o, in_.o, at_.first_query, at_.queries, in_.value_size);
   }
 
-  // What a part of their keys' tiles gives to the row's queries, of which there are no more than one tile.
+  // Computes the contribution of one part of the keys' tiles to the row's queries, which are at most one tile.
   DEV void forward_part() {
     const Span all = span_of_queries();
     const int part = blockIdx.x, first = all.begin / kGpuTile, tiles = larger(tiles_of(all.end) - first, 0);
@@ -117,7 +117,7 @@ class Attention {
     }
   }
 
-  // dq of 64 queries: dS = P (do v^T - delta), dq = scale dS k.
+  // Computes dq of 64 queries: dS = P (do v^T - delta), dq = scale dS k.
   DEV void gradient_of_queries() {
     if (begin_ >= at_.queries) return;
     const Pair pair = keys_and_values(), own = queries_and_gradients();
@@ -159,7 +159,7 @@ class Attention {
     scale_and_write(dq, in_.grad_q, at_.first_query, at_.queries, in_.key_size);
   }
 
-  // dk and dv of 64 keys, with P and dS transposed: dv = P^T do, dk = scale dS^T q.
+  // Computes dk and dv of 64 keys, with P and dS transposed: dv = P^T do, dk = scale dS^T q.
   DEV void gradient_of_keys() {
     if (begin_ >= at_.keys) return;
     const Pair pair = queries_and_gradients(), own = keys_and_values();
@@ -204,7 +204,7 @@ class Attention {
   }
 
  private:
-  // Tiles of keys from `first` to the span's end, added to o, which is not divided by the sum.
+  // Adds the tiles of keys from `first` to the span's end to o, which is not yet divided by the sum.
   DEV void add_keys(float (*o)[4], float* most, float* sum, const Span& all, int first) const {
     const Pair pair = keys_and_values();
     fetch(tile(0), head_of<const u16>(in_.q, in_, at_, at_.first_query), in_.q.token, begin_, at_.queries,
@@ -267,7 +267,7 @@ class Attention {
             at_.queries};
   }
 
-  // Tile n of both, if there is any of it, into one of the two stages from tile `stages` on; ends the group.
+  // Fetches tile n of both, if it exists, into one of the two stages from tile `stages` on; ends the copy group.
   DEV void fetch_pair(const Pair& pair, const Span& all, int n, int stages) const {
     if (n * kGpuTile < all.end) {
       const int stage = stages + (n & 1) * 2;
@@ -277,7 +277,7 @@ class Attention {
     end_group();
   }
 
-  // lse and delta of the queries of tile n.
+  // Fetches lse and delta of the queries of tile n.
   DEV void fetch_numbers(const Span& all, int n) const {
     if (n * kGpuTile >= all.end) return;
     const int t = n * kGpuTile + (thread_ & 63);
@@ -285,7 +285,7 @@ class Attention {
     copy4(shared_address(numbers(n) + thread_), t < at_.queries ? from + number(t) : from, t < at_.queries ? 4 : 0);
   }
 
-  // Rows first .. first + 64 of a tensor, 0 from `end` on.
+  // Fetches rows first .. first + 64 of a tensor, 0 from `end` on.
   DEV void fetch(Rows to, const u16* from, int stride, int first, int end, int width) const {
     constexpr int kPieces = kWidth / 8;
     UNROLL for (int i = 0; i < kGpuTile * kPieces / kGpuAttentionThreads; ++i) {
@@ -295,7 +295,7 @@ class Attention {
     }
   }
 
-  // sums += 16 rows of a tile by kColumns x 8 rows of another, over the width.
+  // sums += 16 rows of a tile times kColumns x 8 rows of another, over the width.
   template <int kColumns = 8>
   DEV void products(float (*sums)[4], Rows rows, int r0, Rows columns, int c0) const {
     UNROLL_BY(kAtOnce) for (int i = 0; i < kSteps; ++i) {
@@ -310,7 +310,7 @@ class Attention {
     }
   }
 
-  // out += weights [16, kColumns x 8] by so many rows of a tile.
+  // out += weights [16, kColumns x 8] times as many rows of a tile.
   template <int kColumns = 8>
   DEV void add_products(float (*out)[4], const float (*weights)[4], Rows rows, int r0) const {
     UNROLL for (int i = 0; i < kColumns / 2; ++i) {
@@ -325,7 +325,7 @@ class Attention {
     }
   }
 
-  // Scores become weights with respect to a maximum that may rise; o and the sums are brought to it.
+  // Turns scores into weights relative to a maximum that may rise; rescales o and the sums to it.
   DEV void softmax_step(float (*s)[4], float (*o)[4], float* most, float* sum, const Span* seen, int first_key) const {
     UNROLL for (int half = 0; half < 2; ++half) {
       float largest = most[half];
@@ -368,7 +368,7 @@ class Attention {
     write(x, to, first, end, width);
   }
 
-  // Eight numbers of a row at once: as in the gated scan's walk.
+  // Writes eight numbers of a row at once, as the gated scan's walk does.
   DEV void write(const float (*x)[4], const GpuTimed& to, long long first, int end, int width) const {
     u16* numbers = head_of<u16>(to, in_, at_, first);
     UNROLL for (int group = 0; group < kTiles / 4; ++group) {

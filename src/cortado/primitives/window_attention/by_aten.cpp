@@ -5,15 +5,16 @@
 namespace cortado::window {
 namespace {
 
-constexpr int64_t kBlock = 128;       // queries
-constexpr int64_t kSharedSpan = 256;  // keys, up to which packed sequences share a block
+constexpr int64_t kBlock = 128;       // queries per block
+constexpr int64_t kSharedSpan = 256;  // span of keys up to which packed sequences share a block
 
-// Queries first .. first + count - 1, and the span of keys that they see.
+// A block: queries first .. first + count - 1, and the span of keys that they see.
 struct Block {
   int64_t first, count, key, keys, sequence;
 };
 
-// Long sequences do not share a block, nor do any where the extra set has a row per sequence.
+// Cuts the queries into blocks. Long sequences do not share a block; no sequences do if the extra set has a row per
+// sequence.
 std::vector<Block> blocks_of(const AttentionInputs& in) {
   const auto& [begin, end, sequence] = in.visible;
   std::vector<Block> blocks;
@@ -39,7 +40,7 @@ std::vector<Block> blocks_of(const AttentionInputs& in) {
   return blocks;
 }
 
-// Which of the block's keys its queries see, and which rows of the extra set: bool [B|1,H|1,queries,keys], undefined: all.
+// Which of the block's keys and of the extra set its queries see: bool [B|1,H|1,queries,keys]; undefined: all.
 struct Seen {
   Tensor keys, extra;
 };
@@ -61,14 +62,14 @@ Seen seen_by(const AttentionInputs& in, const Block& block, int64_t heads) {
   return seen;
 }
 
-// Scores against some keys, -inf where they are not seen.
+// Returns scores against keys, -inf for keys that are not seen.
 Tensor scores_of(const AttentionInputs& in, const Tensor& q, const Tensor& k, const Tensor& seen) {
   Tensor scores = at::matmul(q, k.transpose(2, 3)) * in.scale;
   if (in.softcap) scores = at::tanh(scores / *in.softcap) * *in.softcap;
   return seen.defined() ? scores.masked_fill(seen.logical_not(), -kInfinity) : scores;
 }
 
-// q, k, v and an extra set's k and v, or none, [B,H,*,*] -> o [B,H,T,V], lse, row_max and denominator [B,H,T].
+// q, k, v and an extra set's k and v (or undefined), [B,H,*,*] -> o [B,H,T,V], lse, row_max and denominator [B,H,T].
 Tensors attend(const AttentionInputs& in, const Tensors& given, const Seen& seen) {
   const Tensor &q = given[0], &extra_k = given[3];
   Tensor scores = scores_of(in, q, given[1], seen.keys), values = given[2];
@@ -108,7 +109,7 @@ Computation attention_of(const AttentionInputs& in) {
       const Tensors out = recomputed([&in, seen](const Tensors& some) { return attend(in, some, seen); }, part);
       for (size_t i = 0; i < made.size(); ++i) made[i].push_back(out[i].transpose(1, 2));
     }
-    if (made[0].empty()) {  // no query: the shapes
+    if (made[0].empty()) {  // no queries: only the shapes matter
       const Tensor o = at::matmul(at::matmul(all[0], all[1].transpose(2, 3)), all[2]).transpose(1, 2);
       return {o, o.sum(3), o.sum(3), o.sum(3)};
     }

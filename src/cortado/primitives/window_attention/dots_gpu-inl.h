@@ -1,4 +1,4 @@
-// What the gradients of window attention need of every query beside the tiles: kernel_gpu.h says what.
+// The number per query that the gradients need besides the tiles, delta; see kernel_gpu.h.
 #pragma once
 
 #include "cortado/primitives/cuda/rows.h"

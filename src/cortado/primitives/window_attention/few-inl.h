@@ -1,5 +1,5 @@
-// A few queries, as in decoding: keys and values are read as they lie, once for all heads that share them.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// A few queries, as in decoding: keys and values are read in place, once for all heads that share them. Part of
+// kernel.cpp, compiled once per instruction set (hence the unusual guard).
 #if defined(CORTADO_WINDOW_ATTENTION_FEW_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_WINDOW_ATTENTION_FEW_INL_H
 #undef CORTADO_WINDOW_ATTENTION_FEW_INL_H
@@ -17,7 +17,7 @@ namespace cortado::window {
 namespace HWY_NAMESPACE {
 namespace {
 
-// What one query of one head has gathered: o, not yet divided, and maximum and denominator.
+// The running result of one query of one head: o, not yet divided by the denominator, maximum and denominator.
 struct FewReader {
   Range range;
   const float* q;
@@ -31,19 +31,19 @@ struct FewKeys {
   int64_t k_row, v_row;
 };
 
-// Keys that are asked of memory before they are read: of a step's caches nothing is in this core's.
+// Keys to prefetch: a decoding step's caches are not in this core's caches.
 constexpr int64_t kAhead = 2 * kTokens;
 void prefetch_rows(const float* from, int64_t row, int64_t size) {
   for (int64_t i = 0; i < kTokens; ++i) prefetch_row(from + i * row, size);
 }
 
-// Σ q k of the 16 keys with kReaders queries, [kReaders, 16]: a key's numbers serve all of them once they are loaded.
+// Computes Σ q k of the 16 keys with kReaders queries, [kReaders, 16]; a key's numbers are loaded once for all of them.
 template <int kReaders>
 void few_products(const AttentionKernel& p, const FewReader* readers, const FewKeys& keys, float* scores) {
   const Floats d;
   fill(scores, kReaders * kTokens, 0);
   for (int64_t first = 0; first < keys.count; first += 4) {
-    const float* k[4];  // what lies beyond the last key is that key again: nobody sees it
+    const float* k[4];  // beyond the last key that key is repeated; no query sees it
     for (int64_t i = 0; i < 4; ++i) k[i] = keys.k + smaller(first + i, keys.count - 1) * keys.k_row;
     Vec sums[kReaders][4];
     for (auto& of_reader : sums) {
@@ -61,7 +61,7 @@ void few_products(const AttentionKernel& p, const FewReader* readers, const FewK
   }
 }
 
-// The scores capped, -inf outside of `seen`.
+// Caps the scores, and sets them to -inf outside of `seen`.
 void few_mask(const AttentionKernel& p, Range seen, float* scores) {
   const Floats d;
   for (int64_t j = 0; p.softcap > 0 && j < kTokens; j += kLanes) {
@@ -72,7 +72,7 @@ void few_mask(const AttentionKernel& p, Range seen, float* scores) {
   }
 }
 
-// o = kept o + Σ weight v over the keys seen; kVecs vectors of values, whose sums go on side by side.
+// o = kept o + Σ weight v over the visible keys, for kVecs vectors of values, whose sums run in parallel.
 template <int kVecs>
 HWY_INLINE void few_add(const FewKeys& keys, Range seen, const float* weights, float kept, int64_t column, float* o) {
   const Floats d;
@@ -86,7 +86,7 @@ HWY_INLINE void few_add(const FewKeys& keys, Range seen, const float* weights, f
   for (int x = 0; x < kVecs; ++x) hn::Store(sum[x], d, o + column + x * kLanes);
 }
 
-// The scores become weights relative to a maximum that may have grown; what was gathered is scaled to it.
+// Turns scores into weights relative to a maximum that may rise; rescales the running result to it.
 void few_gather(const AttentionKernel& p, FewReader& reader, const FewKeys& keys, Range seen, float* scores) {
   const Floats d;
   float largest = reader.maximum;
@@ -107,8 +107,8 @@ void few_gather(const AttentionKernel& p, FewReader& reader, const FewKeys& keys
   for (; column < width; column += kLanes) few_add<1>(keys, seen, scores, kept, column, reader.o);
 }
 
-// The queries of groups [first, last)'s heads, one group and head after the other; their common range of keys goes to
-// `all`.
+// Returns the queries of the heads of groups [first, last), one group and head after the other. Writes the union of
+// their key ranges to `all`.
 FewReader* few_readers(const AttentionKernel& p, int64_t b, Range groups, Scratch& scratch, Range& all) {
   const int64_t repeat = p.heads / p.groups, kw = round_up(p.key_size, kLanes), vw = round_up(p.value_size, kLanes);
   const int64_t heads = groups.size() * repeat, count = p.queries * heads;
@@ -142,7 +142,7 @@ void few_finish(const AttentionKernel& p, int64_t b, int64_t head, int64_t t, co
   p.lse[row] = none ? kMinusInfinity : reader.maximum + logf(reader.sum);
 }
 
-// All queries with 16 keys, two at a time.
+// All queries against 16 keys, two queries at a time.
 void few_meet(const AttentionKernel& p, FewReader* readers, int64_t count, const FewKeys& keys, float* scores) {
   for (int64_t i = 0; i < count; i += 2) {
     const bool two = i + 1 < count;
@@ -157,7 +157,7 @@ void few_meet(const AttentionKernel& p, FewReader* readers, int64_t count, const
   }
 }
 
-// Keys `span` of `groups`, tile by tile, to those groups' readers.
+// Reads keys `span` of `groups`, tile by tile, for those groups' readers.
 void few_read(const AttentionKernel& p, int64_t b, Range groups, Range span, FewReader* readers, Scratch& scratch) {
   const int64_t kw = round_up(p.key_size, kLanes), vw = round_up(p.value_size, kLanes);
   const int64_t of_group = p.queries * (p.heads / p.groups);
@@ -182,7 +182,7 @@ void few_read(const AttentionKernel& p, int64_t b, Range groups, Range span, Few
   }
 }
 
-// All keys of one group.
+// One task per group: all of its keys.
 void few_task(const AttentionKernel& p, int64_t task) {
   const FlushDenormals guard;
   Scratch scratch;
@@ -195,7 +195,7 @@ void few_task(const AttentionKernel& p, int64_t task) {
   }
 }
 
-// A part of the keys, of all groups as they lie. What the readers have gathered of them goes to the call's parts.
+// One task per part of the keys: all groups, in memory order. Writes the readers' results to the call's parts.
 void few_part_task(const AttentionKernel& p, int64_t task) {
   const FlushDenormals guard;
   Scratch scratch;
@@ -212,7 +212,7 @@ void few_part_task(const AttentionKernel& p, int64_t task) {
   }
 }
 
-// The parts of one query of one head together.
+// Joins the parts of one query of one head.
 void few_join_task(const AttentionKernel& p, int64_t task) {
   const Floats d;
   Scratch scratch;
@@ -226,7 +226,7 @@ void few_join_task(const AttentionKernel& p, int64_t task) {
   fill(reader.o, values, 0);
   for (int64_t part = 0; part < parts; ++part) {
     const float *from = row(part), sum = from[width + 1];
-    if (sum == 0) continue;  // nothing was seen there
+    if (sum == 0) continue;  // no key was seen there
     const Vec share = exp_of(d, hn::Set(d, from[width] - reader.maximum));
     reader.sum += sum * hn::GetLane(share);
     for (int64_t c = 0; c < values; c += kLanes) {

@@ -1,5 +1,5 @@
-// The gradients: every pair of a block of queries and a tile of keys once more.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// The gradients: visits every pair of a block of queries and a tile of keys a second time. Part of kernel.cpp, compiled
+// once per instruction set (hence the unusual guard).
 #if defined(CORTADO_WINDOW_ATTENTION_GRADIENT_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_WINDOW_ATTENTION_GRADIENT_INL_H
 #undef CORTADO_WINDOW_ATTENTION_GRADIENT_INL_H
@@ -14,13 +14,13 @@ namespace cortado::window {
 namespace HWY_NAMESPACE {
 namespace {
 
-// A task's own queries and keys of a group, on the tiles' grid: those whose gradients it finds. It goes through all pairs
-// of either, so that every sum is taken by one task, in the order that one task of all takes it in.
+// The queries and keys of a group whose gradients a task computes, on the tiles' grid. The task visits all pairs of
+// either, so every sum is computed by one task, in the order of a single task.
 struct Share {
   Range queries, keys;
 };
 
-// Parts of task_queries queries; the last query of all sees the last key.
+// Shares of task_queries queries; the last query sees the last key.
 Share share_of(const AttentionKernel& p, int64_t part) {
   const int64_t all = round_up(p.keys, kTile), first = part * p.task_queries, last = first + p.task_queries;
   const auto key_of = [&](int64_t query) {
@@ -29,7 +29,7 @@ Share share_of(const AttentionKernel& p, int64_t part) {
   return {{first, smaller(last, p.queries)}, {part == 0 ? 0 : key_of(first), last < p.queries ? key_of(last) : all}};
 }
 
-// From the first to the last query that is its own or sees one of its own keys, on the tiles' grid.
+// From the first to the last query that the task owns or that sees one of its keys, on the tiles' grid.
 Range queries_of(const AttentionKernel& p, int64_t b, const Share& own) {
   Range queries = own.queries;
   for (int64_t t = 0; t < p.queries; ++t) {
@@ -38,12 +38,12 @@ Range queries_of(const AttentionKernel& p, int64_t b, const Share& own) {
   return {queries.begin / kTile * kTile, queries.end};
 }
 
-// One block's rows: q, do/l, the gradient of q, and a number each of max, δ and the gradient of the maximum.
+// One block's rows: q, do/l, the gradient of q; and per row the maximum, δ and the gradient of the maximum.
 struct Differentiated {
   float *q, *grad_o, *grad_q, *o;
   float maximum[kTile], delta[kTile], grad_max[kTile];
   float *weights, *grads;          // tiles [64, 64]: P and ds
-  float *key_grads, *value_grads;  // of its own keys
+  float *key_grads, *value_grads;  // of the task's own keys
 };
 
 float dot(const float* a, const float* b, int64_t width) {
@@ -72,7 +72,7 @@ void read_block(const AttentionKernel& p, const AttentionGradients& g, const Pac
   fill(rows.grad_q, kTile * packed.key_width, 0);
 }
 
-// The first key that attains the maximum takes the maximum's gradient.
+// The gradient of the maximum goes to the first key that attains it.
 HWY_INLINE Vec grad_of_maximum(Vec s, hn::Mask<Floats> seen, float maximum, float& grad_max) {
   const Floats d;
   const intptr_t first = hn::FindFirstTrue(d, hn::And(seen, hn::Eq(s, hn::Set(d, maximum))));
@@ -83,7 +83,7 @@ HWY_INLINE Vec grad_of_maximum(Vec s, hn::Mask<Floats> seen, float maximum, floa
   return grad;
 }
 
-// In place: scores to weights exp(s - max), do·v to ds = P (do'·v - δ), with a cap times 1 - (s/c)².
+// In place: scores become weights exp(s - max), do·v becomes ds = P (do'·v - δ), with a cap times 1 - (s/c)².
 void differentiate_row(float softcap, float* scores, float* grads, Range strip, Range row, float maximum, float delta,
                        float& grad_max) {
   const Floats d;
@@ -103,7 +103,7 @@ void differentiate_row(float softcap, float* scores, float* grads, Range strip, 
   }
 }
 
-// P and ds of kStrip rows from `first` on against the tile at `key`; of its own queries dq += ds k.
+// P and ds of kStrip rows from `first` on against the tile at `key`; for the task's own queries dq += ds k.
 void differentiate_strip(const AttentionKernel& p, const Packed& packed, const Block& block, int64_t key, int64_t first,
                          bool own_queries, Differentiated& rows) {
   const Range strip = block.strip(first, key);
@@ -128,7 +128,7 @@ void differentiate_strip(const AttentionKernel& p, const Packed& packed, const B
              rows.grad_q + first * kw);
 }
 
-// dv += Pᵀ do', dk += dsᵀ q of the tile at `key`, if that is its own.
+// dv += Pᵀ do', dk += dsᵀ q for the tile at `key`, if the task owns it.
 void differentiate_tile(const AttentionKernel& p, const Packed& packed, const Block& block, int64_t key,
                         const Share& own, Differentiated& rows) {
   fill(rows.weights, kTile * kTile, 0);
@@ -164,7 +164,7 @@ Differentiated make_rows(const Packed& packed, int64_t keys, Scratch& scratch) {
   return rows;
 }
 
-// A block's pairs with the tiles that it sees, or if its queries are another task's, with this one's keys.
+// A block's pairs with all tiles that it sees or, if its queries are another task's, only with this task's keys.
 void differentiate_block(const AttentionKernel& p, const AttentionGradients& g, const Packed& packed,
                          const Block& block, const Share& own, Differentiated& rows) {
   const bool own_queries = own.queries.has(block.query);
@@ -177,7 +177,7 @@ void differentiate_block(const AttentionKernel& p, const AttentionGradients& g, 
   write_rows(rows.grad_q, packed.key_width, g.grad_q, block.b, block.head, block.query, block.count, p.key_size);
 }
 
-// Of one group: the gradients of keys are sums over all its heads.
+// For one group, because the gradients of keys are sums over all its heads.
 void backward(const AttentionKernel& p, const AttentionGradients& g, int64_t b, int64_t group, const Share& own) {
   Scratch scratch;
   Range span = own.keys;

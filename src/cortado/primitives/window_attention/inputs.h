@@ -1,4 +1,4 @@
-// Window attention's checked inputs and its results, as every implementation takes and returns them.
+// Window attention's checked inputs and its results, shared by all implementations.
 #pragma once
 
 #include "cortado/primitives/types.h"
@@ -6,7 +6,7 @@
 
 namespace cortado {
 
-// The inputs as the operator got them (shapes in op.h), and the numbers that follow from them.
+// The operator's inputs (shapes in op.h), and what is derived from them.
 struct AttentionInputs {
   Tensor q, k, v;
   OptionalTensor extra_k, extra_v, extra_mask, first_key;
@@ -16,21 +16,22 @@ struct AttentionInputs {
   VisibleKeys visible;
 };
 
-// o [B,Tq,H,V] in v's type; lse, row_max and denominator [B,Tq,H] in the accumulation type. denominator is
-// Σ exp(score - row_max), 1 for a query that sees nothing.
+// o [B,Tq,H,V] in v's type; lse, row_max and denominator [B,Tq,H] in the accumulation type. denominator is Σ exp(score
+// - row_max), or 1 for a query that sees no key.
 struct AttentionOutputs {
   Tensor o, lse, row_max, denominator;
 };
 
-// Gradients in the inputs' types and shapes; those of the extra set are undefined without one.
+// Gradients in the inputs' types and shapes; undefined for an absent extra set.
 struct InputGradients {
   Tensor q, k, v, extra_k, extra_v;
 };
 
 namespace window {
 
-// --- By the CPU's kernel (on_cpu.cpp): float32 or 16-bit types. The backward also wants more queries than decoding has,
-// and of an extra set no gradient of row_max. grad_lse and grad_row_max may be undefined. ---
+// --- By the CPU's kernel (on_cpu.cpp): float32 or 16-bit types. ---
+// The backward kernel additionally needs more queries than decoding has, and cannot combine an extra set with a
+// gradient of row_max. grad_lse and grad_row_max may be undefined.
 
 bool kernel_takes(const AttentionInputs& inputs);
 AttentionOutputs forward_by_kernel(const AttentionInputs& inputs);

@@ -1,4 +1,5 @@
-// What the parts of a query's keys gave, joined: kernel_gpu.h. A warp has a head of a query, a lane every 32nd value.
+// Joins the results of the parts of the keys; see kernel_gpu.h. A warp has one head of a query, a lane every 32nd
+// value.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"
@@ -27,7 +28,7 @@ DEV void join_keys(const GpuAttentionJoin& in) {
     UNROLL for (int j = 0; j < 4; ++j) o[j] += j * 32 + lane < in.value_size ? factor * from[j * 32 + lane] : 0.0f;
   }
   const int head = static_cast<int>(place % in.heads);
-  const long long token = place / in.heads;  // of all rows
+  const long long token = place / in.heads;  // counted over all rows
   u16* out = static_cast<u16*>(in.o.data) + token / in.queries * in.o.batch +
              times(static_cast<int>(token % in.queries), in.o.token) + head * in.o.head;
   const float share = sum > 0 ? 1 / sum : 0.0f;

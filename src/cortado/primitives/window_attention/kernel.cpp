@@ -1,4 +1,4 @@
-// Blocks of 64 queries against tiles of 64 keys; README.md, "The kernel". Compiled once for each instruction set.
+// Blocks of 64 queries against tiles of 64 keys; README.md, "The kernel". Compiled once per instruction set.
 #include "cortado/primitives/window_attention/kernel.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-// What the rows of a block have gathered so far: o, not yet divided, and maximum and denominator.
+// The running results of a block's rows: o, not yet divided by the denominator, maximum and denominator.
 struct Gathered {
   float maximum[kTile], sum[kTile];
   float* o;  // [64, value_width]
@@ -39,7 +39,7 @@ void cap_row(float* scores, Range strip, float softcap) {
   }
 }
 
-// One row of scores becomes exp(s - maximum), 0 where it does not see; o and sum are brought to the new maximum.
+// Turns one row of scores into exp(s - maximum), 0 for keys it does not see; rescales o and sum to the new maximum.
 void soften_row(float* scores, Range strip, Range row, float* o, int64_t width, float& maximum, float& sum) {
   const Floats d;
   Vec largest = hn::Set(d, maximum);
@@ -65,7 +65,7 @@ void soften_row(float* scores, Range strip, Range row, float* o, int64_t width, 
 
 // --- Forward. ---
 
-// The tile that begins at `key` into kStrip rows from `first` on.
+// Accumulates the tile that begins at `key` into the kStrip rows from `first` on.
 void gather_strip(const AttentionKernel& p, const Packed& packed, const Block& block, int64_t key, int64_t first,
                   const float* q, float* scores, Gathered& rows) {
   const Range strip = block.strip(first, key);
@@ -99,7 +99,7 @@ void finish_block(const AttentionKernel& p, const Block& block, Gathered& rows, 
   write_rows(rows.o, width, p.o, block.b, block.head, block.query, block.count, p.value_size);
 }
 
-// Queries [from, to) of all heads of one group.
+// Computes queries [from, to) of all heads of one group.
 void forward(const AttentionKernel& p, int64_t b, int64_t group, int64_t from, int64_t to) {
   Scratch scratch;
   const Packed packed = pack(p, b, group, visible_tiles(p, b, from, to), false, scratch);
@@ -157,16 +157,17 @@ constexpr int64_t kFewestQueries = 256, kTasksAThread = 4;
 int64_t streams_of(const AttentionKernel& call) { return call.batch * call.groups; }
 int64_t tasks_of(const AttentionKernel& call) { return streams_of(call) * task_parts(call); }
 
-// Keys that a query sees, on the average.
+// Keys that a query sees, on average.
 int64_t mean_visible(const AttentionKernel& call) {
   int64_t all = 0;
   for (int64_t t = 0; t < call.queries; ++t) all += std::max<int64_t>(0, call.end[t] - call.begin[t]);
   return call.queries > 0 ? all / call.queries : 0;
 }
 
-// So many that there are some tasks a thread, but no fewer than a query sees keys, where one task a thread is left: what
-// two tasks see of each other is computed by both. All, where there are groups enough without, or where what one task leaves
-// of a row is the next one's: who has taken the maximum's gradient.
+// Returns the queries per task. There are several tasks per thread, but a task has at least as many queries as a query
+// sees keys, as long as one task per thread remains: keys that two tasks both see are computed by both. Returns all
+// queries if there are enough groups anyway, or if a gradient of row_max is given: it goes to one key of a row, so tasks
+// would depend on each other.
 int64_t queries_of_a_gradient_task(const AttentionKernel& call, const AttentionGradients& gradients, int64_t threads) {
   using kernels::divided;
   const int64_t tiles = std::max<int64_t>(1, divided(call.queries, kTile)), streams = streams_of(call);
@@ -180,8 +181,8 @@ int64_t queries_of_a_gradient_task(const AttentionKernel& call, const AttentionG
 }  // namespace
 
 void run_forward(const AttentionKernel& attention, const kernels::Parallel& parallel) {
-  // A task packs the keys it needs for itself, which many queries make cheap; but a few heads' tasks must be enough for
-  // all threads. Sums are taken on a grid of tiles, the same in any task.
+  // A task packs the keys that it needs for itself, which is cheap with many queries; but the tasks of a few heads must
+  // occupy all threads. Sums follow a fixed grid of tiles, so they do not depend on the tasks.
   constexpr int64_t kMostQueries = 2048;
   AttentionKernel call = attention;
   call.task_queries = kMostQueries;

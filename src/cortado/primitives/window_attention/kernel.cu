@@ -1,9 +1,10 @@
-// Window attention on tensor cores, forward and backward: kernel_gpu.h says what it computes.
+// Window attention on tensor cores, forward and backward; see kernel_gpu.h.
 //
-// Four warps have 64 queries of a head, 16 each; tiles of 64 keys come through two stages of shared memory. Forward: scores,
-// their running maximum m and sum, o <- e^{m_before - m} o + e^{S - m} v. Backward: once for the queries (dq) and once for the
-// keys (dk, dv), each with the scores computed again, so that nothing is added up in memory and every run has the same bits.
-// Few queries of many keys: several blocks have each a part of the keys, and what they found is joined.
+// Four warps have 64 queries of a head, 16 each; tiles of 64 keys pass through two stages of shared memory. Forward:
+// scores, their running maximum m and sum, o <- e^{m_before - m} o + e^{S - m} v. Backward: one pass for the queries
+// (dq) and one for the keys (dk, dv). Each recomputes the scores, so that there are no atomic additions and every run
+// gives the same bits. Few queries of many keys: several blocks each have a part of the keys, and their results are
+// joined.
 //
 // Variants: WIDTH=64 | WIDTH=128 | WIDTH=64 CORTADO_HALF | WIDTH=128 CORTADO_HALF
 #include "cortado/primitives/window_attention/attention_gpu-inl.h"

@@ -1,4 +1,4 @@
-// Window attention by its kernel, for torch's tensors.
+// Window attention by its CPU kernel, for torch tensors.
 #include <ATen/Parallel.h>
 
 #include "cortado/primitives/common.h"
@@ -10,7 +10,7 @@ namespace cortado::window {
 
 namespace {
 
-// Queries a sequence up to which it does not pay to turn the keys that they meet.
+// With up to this many queries per sequence, transposing the keys does not pay.
 constexpr int64_t kFewestQueries = 8;
 
 int64_t sequences(const AttentionInputs& in) {
@@ -19,7 +19,7 @@ int64_t sequences(const AttentionInputs& in) {
 
 bool few_queries(const AttentionInputs& in) { return in.q.size(1) < kFewestQueries * (in.packed ? sequences(in) : 1); }
 
-// Points into the inputs and outputs, which must outlive it.
+// The call points into the inputs and outputs, which must outlive it.
 AttentionKernel kernel_call(const AttentionInputs& in, const Tensor& first_key, const AttentionOutputs& out) {
   AttentionKernel call{};
   call.batch = in.q.size(0);
@@ -46,7 +46,7 @@ AttentionKernel kernel_call(const AttentionInputs& in, const Tensor& first_key, 
 
 Tensor first_keys(const AttentionInputs& in) { return in.first_key ? in.first_key->contiguous() : Tensor(); }
 
-// Of one call's q, k and v alone, as the two below: an extra set is another call's.
+// takes_one, forward_one and backward_one handle one call's q, k and v only; an extra set is a second call.
 bool takes_one(const AttentionInputs& in) {
   return kernels::usable({in.q, in.k, in.v}) && in.k.size(2) == in.v.size(2) && in.q.size(2) % in.k.size(2) == 0 &&
          (!few_queries(in) || in.q.size(1) <= kFewQueries);
@@ -83,11 +83,11 @@ InputGradients backward_one(const AttentionInputs& in, const AttentionOutputs& o
   return grads;
 }
 
-// --- The extra set: a call of its own, and both calls meet under one denominator. ---
+// --- The extra set: a second call. Both calls' results are joined under one denominator. ---
 
-constexpr int64_t kGrain = 1 << 14;  // numbers that are worth a thread
+constexpr int64_t kGrain = 1 << 14;  // numbers per thread that are worth starting one
 
-// x [rows,E,H,*] with every row's entries in the order [rows,E], whole entries at a time.
+// Reorders every row's entries of x [rows,E,H,*] by order [rows,E].
 Tensor reorder(const Tensor& x, const Tensor& order) {
   const Tensor row = at::arange(x.size(0), order.options()).unsqueeze(1) * x.size(1);
   return x.flatten(0, 1).index_select(0, (order + row).flatten()).view(x.sizes());
@@ -104,7 +104,7 @@ Tensor rows_to_heads(const Tensor& x, int64_t count) {
   return x.unflatten(0, {x.size(0) / count, count}).movedim(1, 2).flatten(2, 3);
 }
 
-// The intervals of packed queries: each sees the last keys of its sequence's, E a sequence, but not the first `hidden`.
+// Visible keys of packed queries: each sees its sequence's E extra keys, except the first `hidden` ones.
 VisibleKeys packed_ranges(const std::vector<int64_t>& sequences, int64_t extra, const Tensor& hidden) {
   VisibleKeys visible;
   visible.sequence = sequences;
@@ -116,12 +116,12 @@ VisibleKeys packed_ranges(const std::vector<int64_t>& sequences, int64_t extra, 
   return visible;
 }
 
-// The extra set's call for inputs that have one: its keys are those of a call of their own. Keys that a mask hides lie
-// before the visible ones, where the call's first_key (or, packed, its ranges) ends what is seen; a mask that differs
-// between heads makes heads of batch rows.
+// The call for the extra set: the set's keys become the keys of a call of its own. Keys that a mask hides are moved
+// before the visible ones, and the call's first_key (packed: its ranges) excludes them. If the mask differs between
+// heads, heads become batch rows.
 class ExtraCall {
  public:
-  // Whether there is such a call: a mask by heads of packed sequences has none.
+  // Whether there is such a call: not for packed sequences with a mask per head.
   static bool possible(const AttentionInputs& all) {
     const bool by_head = all.extra_mask && all.extra_mask->dim() == 3 && all.extra_mask->size(1) > 1;
     return all.extra_k->size(1) > 0 && !(all.packed && by_head);
@@ -132,7 +132,7 @@ class ExtraCall {
     inputs_.scale = all.scale;
     inputs_.softcap = all.softcap;
     inputs_.packed = all.packed;
-    Tensor hidden;  // how many, [rows]
+    Tensor hidden;  // hidden keys per row, [rows]
     if (all.extra_mask) {
       const Tensor& mask = *all.extra_mask;
       mask_heads_ = mask.dim() == 3 ? mask.size(1) : 1;
@@ -140,7 +140,7 @@ class ExtraCall {
       order_ = at::argsort(rows, /*stable=*/true, 1, /*descending=*/false);
       hidden = extra - rows.sum(1);
     }
-    // Sets of as many heads as they share; of all, where a mask or unlike sets divide them otherwise.
+    // As many heads as the set has, if k and v agree and the mask is not per head; else all heads.
     const bool alike = mask_heads_ == 1 && all.extra_k->size(2) == all.extra_v->size(2);
     inputs_.q = folded(all.q);
     inputs_.k = arranged(*all.extra_k, alike ? all.extra_k->size(2) : heads);
@@ -154,11 +154,11 @@ class ExtraCall {
   }
 
   const AttentionInputs& inputs() const { return inputs_; }
-  // [B,Tq,H,...] in the call's batch rows, and back.
+  // [B,Tq,H,...] to the call's batch rows, and back.
   Tensor folded(const Tensor& x) const { return x.defined() ? heads_to_rows(x, mask_heads_) : x; }
   Tensor unfolded(const Tensor& x) const { return rows_to_heads(x, mask_heads_); }
 
-  // The call's gradient of its keys or values as that of the tensor `given` to the operator.
+  // Converts the call's gradient of its keys or values to that of the operator's tensor `given`.
   Tensor gradient(const Tensor& of_call, const Tensor& given) const {
     Tensor rows = inputs_.packed ? of_call.squeeze(0).unflatten(0, {given.size(0), given.size(1)}) : of_call;
     if (order_.defined()) rows = reorder(rows, at::argsort(order_, /*stable=*/false, 1, /*descending=*/false));
@@ -172,12 +172,13 @@ class ExtraCall {
     return inputs_.packed ? placed.flatten(0, 1).unsqueeze(0) : placed;
   }
 
-  int64_t mask_heads_ = 1;  // that have a batch row each
-  Tensor order_;            // int64 [rows, E]: what lies where; undefined: as given
+  int64_t mask_heads_ = 1;  // heads that have their own batch row
+  Tensor order_;            // int64 [rows, E]: the keys' order; undefined: as given
   AttentionInputs inputs_;
 };
 
-// Softmax over both sets of keys from the softmax over each, in place of the first's: float32, `all` contiguous.
+// Replaces the softmax over the first set of keys by that over both, given the softmax over each: float32, `all`
+// contiguous.
 void join_sets(AttentionOutputs& all, const AttentionOutputs& extra) {
   const int64_t rows = all.row_max.numel(), width = all.o.size(3);
   const auto numbers = [](const Tensor& x) { return x.data_ptr<float>(); };
@@ -189,8 +190,8 @@ void join_sets(AttentionOutputs& all, const AttentionOutputs& extra) {
                    [&](int64_t begin, int64_t end) {
                      for (int64_t row = begin; row < end; ++row) {
                        const float both = more_top[row] <= top[row] || std::isnan(top[row]) ? top[row] : more_top[row];
-                       if (both == -std::numeric_limits<float>::infinity()) continue;  // neither shows anything
-                       // What a set weighs; one that shows nothing has the maximum -inf and weighs nothing.
+                       if (both == -std::numeric_limits<float>::infinity()) continue;  // no key is seen
+                       // The weight of each set; a set without visible keys has the maximum -inf and weight 0.
                        const float one = std::exp(top[row] - both) * sum[row],
                                    other = std::exp(more_top[row] - both) * more_sum[row];
                        sum[row] = one + other;
@@ -210,7 +211,7 @@ bool kernel_takes(const AttentionInputs& in) {
 }
 
 bool backward_kernel_takes(const AttentionInputs& in, const Tensor& grad_row_max) {
-  // The maximum's gradient goes to one key of both sets.
+  // The gradient of the maximum goes to one key of both sets together, which two calls cannot do.
   return kernel_takes(in) && !few_queries(in) && !(in.extra_k && grad_row_max.defined());
 }
 
@@ -229,7 +230,8 @@ AttentionOutputs forward_by_kernel(const AttentionInputs& in) {
 InputGradients backward_by_kernel(const AttentionInputs& in, const AttentionOutputs& outputs, const Tensor& grad_o,
                                   const Tensor& grad_lse, const Tensor& grad_row_max) {
   if (!in.extra_k) return backward_one(in, outputs, grad_o, grad_lse, grad_row_max);
-  // Weights are relative to both sets' maximum and denominator: each call has its own keys' share of the gradients.
+  // The weights are relative to both sets' maximum and denominator, so each call computes its own keys' share of the
+  // gradients.
   InputGradients grads = backward_one(in, outputs, grad_o, grad_lse, {});
   const ExtraCall call(in);
   const AttentionOutputs folded{

@@ -14,7 +14,7 @@ constexpr int64_t kWidest = 128;
 
 int width_of(const Tensor& k, const Tensor& v) { return std::max(k.size(3), v.size(3)) <= 64 ? 64 : 128; }
 
-// A call's inputs as the kernels read them, and how many tiles there are.
+// A call's inputs as the kernels read them, and the number of tiles.
 struct Call {
   Tensor q, k, v, first_key;
   cuda::GpuBounds query_bounds, key_bounds;
@@ -57,7 +57,8 @@ struct Call {
                    cuda::row_blocks(q.size(0), q.size(1) * in.heads, in.value_size), &dots);
   }
 
-  // Of its keys: where there is one tile of queries and too few of these to fill the GPU, two tiles of keys at least.
+  // Parts of the keys. More than one if there is one tile of queries and too few of these to fill the GPU; each part
+  // has at least two tiles of keys.
   int64_t parts(const cuda::Machine& machine) const {
     if (in.query_bounds || in.queries > kGpuTile) return 1;
     const int64_t seen = in.window ? std::min<int64_t>(in.keys, int64_t(in.window) + in.queries) : in.keys;

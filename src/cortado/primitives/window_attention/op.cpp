@@ -14,7 +14,7 @@ constexpr const char* kOp = "window_attention";
 
 using Options = WindowAttentionOptions;
 
-// --- Checks: shapes and types only, so that they also run on Meta and fake tensors. ---
+// --- Checks. They use shapes and types only, so they also run on Meta and fake tensors. ---
 
 void check_together(const Options& options) {
   fail_input_if(options.extra_k.has_value() != options.extra_v.has_value(), "[", kOp,
@@ -137,7 +137,7 @@ Four forward_meta(const Arguments& in) {
           sizes.empty("BIH", sums)};
 }
 
-// What the gradient's operator is given: of the forward, o, row_max and denominator.
+// Arguments of the gradient operator besides X's; o, row_max and denominator are the forward's results.
 struct Given {
   const Tensor& grad_o;
   const OptionalTensor &grad_lse, &grad_row_max;
@@ -176,7 +176,7 @@ Five backward(const Given& given, const Arguments& in) {
 
 // --- Dispatch. ---
 
-// The private operator without first_key and the denominator.
+// Calls the private operator without first_key, and drops the denominator.
 void public_form(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("cortado::_window_attention", "");
   stack->emplace_back();
@@ -195,7 +195,7 @@ TensorTuple<3> window_attention(const Tensor& q, const Tensor& k, const Tensor& 
   return {o, lse, row_max};
 }
 
-// The public operator, and beside it the one with first_key and the denominator that the backward needs.
+// Defines the public operator, and a private one with first_key and the denominator that the backward needs.
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   const std::string options =
       "*, int? window=None, bool causal=True, float? scale=None, float? softcap=None, Tensor? extra_k=None, "

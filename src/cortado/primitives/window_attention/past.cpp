@@ -10,8 +10,8 @@ Tensor lengths_of(const Tensor& bounds) { return bounds.slice(0, 1) - bounds.sli
 
 Tensor bounds_of(const Tensor& lengths) { return at::cat({at::zeros({1}, lengths.options()), lengths.cumsum(0)}); }
 
-// Each row's past, then the row's tokens: sorting all of them by row, stably, interleaves them. The unused places of
-// the past sort behind the last row, from where they are cut off, or left as one more sequence.
+// Interleaves each row's past with the row's tokens by a stable sort by row. Unused places of the past sort behind the
+// last row; they are cut off, or kept as one more sequence.
 JoinedKeys join_packed(const PastKeys& past, const Tensor& k, const Tensor& v, const Tensor& cu_seqlens,
                        UnusedPlaces unused) {
   const c10::SymInt rows = past.k->sym_size(0), places = past.k->sym_size(1), tokens = k.sym_size(1);
@@ -40,7 +40,7 @@ JoinedKeys join_packed(const PastKeys& past, const Tensor& k, const Tensor& v, c
 
 PastKeys drop_full_lengths(PastKeys past) {
   if (past.length && past.length->is_cpu() && past.length->scalar_type() == at::kLong && past.length->is_contiguous()) {
-    // Looked at directly: three operators are a good part of a decoded token's time.
+    // Read directly, because three operators would be a good part of a decoded token's time.
     const auto* length = past.length->const_data_ptr<int64_t>();
     const int64_t places = past.k->size(1);
     if (std::all_of(length, length + past.length->numel(), [&](int64_t n) { return n == places; })) past.length.reset();
@@ -63,7 +63,7 @@ Tensor attend_joined(const Tensor& q, const JoinedKeys& keys, WindowAttentionOpt
   options.first_key = keys.first_key;
   options.cu_seqlens_k = keys.cu_seqlens_k;
   if (options.cu_seqlens && keys.cu_seqlens_k->sym_size(0) != options.cu_seqlens->sym_size(0)) {
-    // Nobody asks the sequence of the unused places.
+    // The sequence of unused places has no queries.
     options.cu_seqlens = at::cat({*options.cu_seqlens, options.cu_seqlens->slice(0, -1)});
   }
   return std::get<0>(window_attention(q, keys.k, keys.v, options));

@@ -1,11 +1,11 @@
-// The definition: the full masked matrix of scores, softmax by autograd. The judge of everything else.
+// The definition: the full masked matrix of scores, softmax by autograd. All implementations are tested against it.
 #include "cortado/primitives/common.h"
 #include "cortado/primitives/window_attention/op.h"
 
 namespace cortado {
 namespace {
 
-// [Tq, Tk]: true where query i, which stands at i + Tk - Tq on the keys' axis, sees key j.
+// [Tq, Tk]: true where query i, at position i + Tk - Tq on the keys' axis, sees key j.
 Tensor visible_matrix(int64_t queries, int64_t keys, const WindowAttentionOptions& options, const Tensor& like) {
   const auto integers = like.options().dtype(at::kLong);
   const Tensor i = (at::arange(queries, integers) + (keys - queries)).unsqueeze(1);
@@ -15,7 +15,7 @@ Tensor visible_matrix(int64_t queries, int64_t keys, const WindowAttentionOption
   return seen;
 }
 
-// One dense batch; all tensors already of the accumulation type and of `heads` heads.
+// One dense batch; all tensors have the accumulation type and `heads` heads.
 TensorTuple<3> dense(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options) {
   const auto by_head = [](const Tensor& x) { return x.transpose(1, 2); };  // [B,T,H,*] -> [B,H,T,*]
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))));
@@ -38,7 +38,8 @@ TensorTuple<3> dense(const Tensor& q, const Tensor& k, const Tensor& v, const Wi
     const Tensor nothing = at::full({q.size(0), q.size(1), q.size(2)}, -kInfinity, q.options());
     return {at::zeros({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options()), nothing, nothing};
   }
-  // A row without any key takes scores of 0 through the softmax, and is then replaced: its gradients stay finite.
+  // A row that sees no key gets scores of 0 for the softmax and is replaced afterwards, so that its gradients stay
+  // finite.
   const Tensor row_seen = seen.any(3, true);
   const Tensor safe = scores.masked_fill(~seen & row_seen, -kInfinity).masked_fill(~row_seen, 0.0);
   const Tensor row_max = std::get<0>(safe.max(3)).masked_fill(~row_seen.squeeze(3), -kInfinity);

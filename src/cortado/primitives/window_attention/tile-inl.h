@@ -1,5 +1,5 @@
-// Blocks of queries and tiles of keys, as the products want them.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// Blocks of queries and tiles of keys, laid out for the matrix products. Part of kernel.cpp, compiled once per
+// instruction set (hence the unusual guard).
 #if defined(CORTADO_WINDOW_ATTENTION_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_WINDOW_ATTENTION_TILE_INL_H
 #undef CORTADO_WINDOW_ATTENTION_TILE_INL_H
@@ -16,7 +16,7 @@ namespace cortado::window {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Rows that a product takes at once, whatever its columns.
+// Rows that a product computes at once, for any number of columns.
 constexpr int64_t kStrip = 2 * kTileRows;
 // The keys of the tiles that queries [from, to) see.
 Range visible_tiles(const AttentionKernel& p, int64_t b, int64_t from, int64_t to) {
@@ -25,17 +25,17 @@ Range visible_tiles(const AttentionKernel& p, int64_t b, int64_t from, int64_t t
   return {keys.begin / kTile * kTile, round_up(keys.end, kTile)};
 }
 
-// Up to 64 consecutive queries of one head; `rows` = count rounded up to what a product takes.
+// Up to 64 consecutive queries of one head; `rows`: count rounded up to a multiple of kStrip.
 struct Block {
   int64_t b, head, query, count, rows;
-  Range keys[kTile];  // what each sees; those beyond count see nothing
+  Range keys[kTile];  // visible keys per query; rows beyond count see none
   Range tiles;
 
-  // Columns of the tile that begins at key `first`.
+  // The visible columns of the tile that begins at key `first`.
   Range columns(int64_t row, int64_t first) const {
     return {larger(keys[row].begin - first, 0), smaller(keys[row].end - first, kTile)};
   }
-  // Those that any of kStrip rows sees, in whole vectors.
+  // The columns that any of kStrip rows sees, in whole vectors.
   Range strip(int64_t row, int64_t first) const {
     Range all{0, 0};
     for (int64_t i = row; i < row + kStrip; ++i) all.add(columns(i, first));
@@ -59,7 +59,7 @@ Block make_block(const AttentionKernel& p, int64_t b, int64_t head, int64_t quer
   return block;
 }
 
-// --- Keys and values of one key head in float32, in the forms that the products want. ---
+// --- Keys and values of one key head in float32, laid out for the products. ---
 
 void read_rows(const Timed& x, int64_t b, int64_t head, int64_t first, int64_t count, int64_t last, int64_t size,
                float factor, float* to, int64_t width) {
@@ -78,7 +78,7 @@ void write_rows(const float* from, int64_t width, const Timed& x, int64_t b, int
 
 struct Packed {
   int64_t key_width, value_width;  // padded to whole vectors
-  Range span;                      // of keys, on the tiles' grid; what lies beyond the last key is zero
+  Range span;                      // of keys, on the tiles' grid; zero beyond the last key
   float *values, *turned_keys;     // [tiles · 64, value_width]; [tiles, K, 64]
   float *keys, *turned_values;     // backward only
   int64_t tile(int64_t key) const { return (key - span.begin) / kTile; }
@@ -104,7 +104,7 @@ Packed pack(const AttentionKernel& p, int64_t b, int64_t group, Range span, bool
 
 // --- Scores. ---
 
-// Columns of kStrip rows of a [64, 64] tile: rows · turned.
+// Scores of kStrip rows of a [64, 64] tile in `columns`: rows · turned.
 void score(const float* rows, int64_t width, int64_t size, const float* turned, Range columns, float* scores) {
   multiply<Start::kZero>({.a = {rows, width},
                           .b = {turned + columns.begin, kTile},
@@ -115,7 +115,7 @@ void score(const float* rows, int64_t width, int64_t size, const float* turned, 
                           .depth = size});
 }
 
-// out [rows, columns] += a b
+// out [rows, columns] += a b.
 void accumulate(const Matrix& a, const float* b, int64_t rows, int64_t depth, int64_t columns, float* out) {
   multiply<Start::kAdd>({.a = a,
                          .b = {b, columns},
@@ -127,7 +127,7 @@ void accumulate(const Matrix& a, const float* b, int64_t rows, int64_t depth, in
                          .from = {out, columns}});
 }
 
-// The lanes of the vector at column j that lie in the row's range.
+// Mask of the lanes of the vector at column j that are in the row's range.
 HWY_INLINE auto lanes_in(Range row, int64_t j) {
   const hn::RebindToSigned<Floats> d32;
   const auto column = hn::Add(hn::Iota(d32, 0), hn::Set(d32, static_cast<int32_t>(j)));

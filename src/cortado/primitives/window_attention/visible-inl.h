@@ -1,5 +1,4 @@
-// What a query sees.
-// Part of kernel.cpp, compiled once for each instruction set (hence the unusual guard).
+// Which keys a query sees. Part of kernel.cpp, compiled once per instruction set (hence the unusual guard).
 #if defined(CORTADO_WINDOW_ATTENTION_VISIBLE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CORTADO_WINDOW_ATTENTION_VISIBLE_INL_H
 #undef CORTADO_WINDOW_ATTENTION_VISIBLE_INL_H
@@ -25,7 +24,7 @@ constexpr float kMinusInfinity = -__builtin_inff();
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
 
-// --- What a query sees. ---
+// --- Visibility. ---
 
 // [begin, end): keys, or the columns or rows of a tile.
 struct Range {
@@ -45,7 +44,7 @@ Range visible(const AttentionKernel& p, int64_t b, int64_t query) {
   return {p.first_key ? larger(p.begin[query], p.first_key[b]) : p.begin[query], p.end[query]};
 }
 
-// What a query is multiplied with.
+// The factor on a query.
 float query_factor(const AttentionKernel& p) { return p.softcap > 0 ? p.scale / p.softcap : p.scale; }
 
 }  // namespace
