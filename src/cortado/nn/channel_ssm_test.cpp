@@ -55,7 +55,7 @@ struct Inputs {
   }
 };
 
-// One sequence x [B,T,D] from h [B,D,N], which is left at its last value.
+// Computes one sequence x [B,T,D] from h [B,D,N], which is updated to its last value.
 Tensor recurrence(const ChannelSystem& system, const Tensor& x, Tensor& h, bool reverse) {
   std::vector<Tensor> y(x.size(1));
   for (int64_t i = 0; i < x.size(1); ++i) {
@@ -120,14 +120,14 @@ TEST(ChannelSsm, EqualsTheRecurrence) {
   }
 }
 
-// Slow and fast decays and turns; what passes through many chunks takes one rounding a chunk.
+// Slow and fast decays and rotations; a state that passes many chunks is rounded once per chunk.
 TEST(ChannelSsm, Float32StaysNearFloat64) {
   at::manual_seed(2);
   const Tensor u = at::randn({1, 4000, kChannels}, at::kDouble),
                read = at::randn({kChannels, kStates}, at::kComplexDouble);
   for (const double rate : {-1e-4, -0.1, -10.0}) {
     for (const double turn : {0.0, 0.01, 3.0}) {
-      // Numbers that float32 holds as well.
+      // Numbers that are exact in float32.
       const Tensor log_a = at::full({kChannels, kStates}, c10::complex<double>(rate, turn), at::kComplexFloat);
       const ChannelSystem exact{log_a.to(at::kComplexDouble), {}, read};
       const ChannelSystem rounded{log_a, {}, read.to(at::kComplexFloat)};

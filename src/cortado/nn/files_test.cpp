@@ -40,7 +40,7 @@ std::string raw(const std::string& header, const std::string& data) {
   return bytes + header + data;
 }
 
-// Without the flush to disk that write_file makes: the tests write thousands of damaged files.
+// write_file without its flush to disk, because the tests write thousands of damaged files.
 void write_quickly(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }

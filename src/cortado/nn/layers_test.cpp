@@ -130,7 +130,7 @@ TEST(LayerNorm, IsTheFormula) {
   EXPECT_EQ(LayerNorm(6, 1e-5, false).named_parameters().size(), 1u);
 }
 
-// Which are taken a few hundred at a time.
+// Rows are processed a few hundred at a time.
 TEST(FeedForward, WithNarrowWeightsRowsStandAlone) {
   const at::NoGradGuard no_grad;
   for (const auto& [format, most] : {std::pair{WeightFormat::kInt8, 0.05}, {WeightFormat::kInt4, 0.3}}) {
@@ -180,7 +180,7 @@ TEST(Experts, EachTokenGoesThroughItsLikeliest) {
       const auto wanted = torch::autograd::grad({(expected * weights).sum()}, leaves, {}, {}, false, true);
       for (size_t i = 0; i < leaves.size(); ++i) {
         ASSERT_EQ(got[i].defined(), wanted[i].defined()) << i;
-        if (!got[i].defined()) continue;  // of an expert that no token went through
+        if (!got[i].defined()) continue;  // for an expert that no token used
         EXPECT_CLOSE(got[i], wanted[i], 1e-10) << i;
       }
       const double each = 2.0 * 3 * 6 * 4;
@@ -190,7 +190,7 @@ TEST(Experts, EachTokenGoesThroughItsLikeliest) {
   }
 }
 
-// Rounding, too, leaves nothing for the router to learn from.
+// Rounding errors give the router no gradient, either.
 TEST(Experts, OneWholeExpertSaysNothingToTheRouter) {
   at::manual_seed(8);
   for (const bool normalized : {true, false}) {
@@ -253,7 +253,7 @@ TEST(Rotary, TurnsPairsOfHalvesByPosition) {
     }
   }
   EXPECT_LT(gradient_error([&](const Tensor& v) { return apply_rotary(v, positions, 100.0); }, x), 1e-8);
-  // Far out, float32 is as good as near: the angle is not rounded to float32.
+  // float32 is as accurate at large positions as at small ones: the angle is not rounded to float32.
   EXPECT_LT(relative_error(apply_rotary(x.to(at::kFloat), positions, 100.0).to(at::kDouble), y), 1e-6);
   EXPECT_THROW(apply_rotary(random({1, 3, 2, 5}), positions, 100.0), InputError);
 }
@@ -323,7 +323,7 @@ TEST(Rotary, KeepsItsLastTableUnlessItIsLarge) {
   };
   EXPECT_TRUE(twice_the_same(100));
   EXPECT_FALSE(twice_the_same((int64_t{1} << 20) + 1));
-  for (int theta = 2; theta < 200; ++theta) {  // more kinds of frequencies than are kept
+  for (int theta = 2; theta < 200; ++theta) {  // more sets of frequencies than a thread keeps
     const Tensor table = rotary_table(at::ones({1, 1}, at::kLong), 4, theta, at::kDouble).cos;
     EXPECT_NEAR(table.flatten()[1].item<double>(), std::cos(1 / std::sqrt(theta)), 1e-12);
   }

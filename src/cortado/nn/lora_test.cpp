@@ -64,7 +64,7 @@ TEST(Lora, MergedEqualsApart) {
   randomize_adapters(*maps);
   const Tensor x = at::randn({3, 6}), apart = maps->forward(x);
   const auto merged = merged_weights(*maps);
-  EXPECT_CLOSE(maps->forward(x), apart, 0.0);  // merged_weights leaves the module alone
+  EXPECT_CLOSE(maps->forward(x), apart, 0.0);  // merged_weights does not change the module
   const auto plain = two_maps();
   auto now = named_weights(*plain);
   ASSERT_EQ(merged.size(), now.size());

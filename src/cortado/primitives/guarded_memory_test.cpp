@@ -1,4 +1,4 @@
-// What testing/guarded_memory.cpp does for all tests: a sanitizer does it instead where there is one.
+// Tests testing/guarded_memory.cpp, which all tests use unless a sanitizer does its work.
 #include <ATen/ops/empty.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>

@@ -50,7 +50,7 @@ TEST(LinearCrossEntropy, AgreesWithAutograd) {
   compare(5, 11, true, 1.5);
 }
 
-TEST(LinearCrossEntropy, AgreesAcrossItsChunks) { compare(13, 11, true, 2.0, 44); }  // 4 rows a chunk
+TEST(LinearCrossEntropy, AgreesAcrossItsChunks) { compare(13, 11, true, 2.0, 44); }  // 4 rows per chunk
 
 TEST(LinearCrossEntropy, CountsNothingAsZero) {
   const Tensor hidden = at::randn({3, 4}).requires_grad_(true);

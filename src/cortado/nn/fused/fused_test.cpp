@@ -87,7 +87,7 @@ TEST(Fused, GatedSilu) {
 }
 
 TEST(Fused, RgLruGates) {
-  at::manual_seed(5);  // with others a gate may be so near to 1 that the kernel holds the root's slope
+  at::manual_seed(5);  // with other seeds a gate may be so near 1 that the kernel limits the root's derivative
   for (const int64_t width : {1, 17, 513}) {
     const Tensor first = at::arange(70).view({2, 35}).remainder(31).eq(0);
     const Function fused = [&](const auto& in) {
@@ -99,7 +99,7 @@ TEST(Fused, RgLruGates) {
       const Tensor keep = (-at::expm1(2 * log_a)).sqrt().masked_fill(first.unsqueeze(2), 1);
       return std::vector{log_a, keep * in[1].sigmoid() * in[2]};
     };
-    const Tensor slope = -(normal({width}) * 3).exp();  // from hardly any decay to all at once
+    const Tensor slope = -(normal({width}) * 3).exp();  // from almost no decay to complete decay
     expect_same(fused, formula, {normal({2, 35, width}), normal({2, 35, width}), normal({2, 35, width}), slope},
                 "width " + std::to_string(width));
   }

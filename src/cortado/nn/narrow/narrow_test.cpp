@@ -105,7 +105,7 @@ TEST(Int8Weight, RoundsToATwoHundredFiftyFourthOfAGroupsLargest) {
   }
 }
 
-// To half a step of a group's 15, and what float16 rounds of the step and of the least number.
+// Accurate to half of a group's 15 steps, plus float16 rounding of the step and the least number.
 TEST(Int4Weight, RoundsToAThirtiethOfAGroupsRange) {
   const Tensor w = (at::randn({70, 200}) + at::randn({70, 1})) * at::logspace(-2, 4, 70).unsqueeze(1);
   NarrowWeight weight(4, 70, 200);
@@ -247,7 +247,7 @@ TEST(FewRows, OnlyWhereThereIsNothingToDifferentiate) {
   EXPECT_TRUE(linear_map(x.clone().requires_grad_(), w, {}).requires_grad());
 }
 
-// What one row gives does not depend on the others, while that is asked for.
+// While RowsApart is active a row's result does not depend on the other rows.
 TEST(FewRows, ApartARowIsWhatItIsAlone) {
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const Tensor w = at::randn({50, 70}).to(type), x = at::randn({64, 70});

@@ -1,4 +1,4 @@
-// RMS norms of training as a GPU computes them, on the host (cuda/emulate.h), against float64 and its autograd.
+// The GPU kernels for RMS norms in training, run on the host (cuda/emulate.h), against float64 and its autograd.
 #define CORTADO_EMULATE
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -25,7 +25,7 @@ void add(cuda::EmulatedMachine::Kernels& kernels) {
 
 struct Case {
   int64_t rows = 37, width = 768;
-  bool branch = true, stream = true, short_x = false;  // stream: what is normed has a gradient of its own
+  bool branch = true, stream = true, short_x = false;  // stream: `sum` has a gradient, too
   gpu::Order order = {};
 };
 

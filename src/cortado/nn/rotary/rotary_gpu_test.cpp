@@ -1,4 +1,4 @@
-// Rotary positions as a GPU computes them, on the host (cuda/emulate.h), against float64.
+// The GPU kernels for rotary positions, run on the host (cuda/emulate.h), against float64.
 #define CORTADO_EMULATE
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ void check(int64_t width, int64_t half, int64_t tables) {
 TEST(RotaryOnGpu, TurnsPairsOfChannels) {
   check(64, 32, 1);
   check(128, 64, 2);
-  check(24, 8, 1);  // the last channels as they are
+  check(24, 8, 1);  // the last channels are copied
 }
 
 void check_token(int64_t heads, int64_t key_heads, int64_t width, int64_t half) {

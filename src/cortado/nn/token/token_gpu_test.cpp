@@ -1,4 +1,4 @@
-// What a token's layers take on a GPU, on the host (cuda/emulate.h), against float64.
+// The GPU kernels for a single token's layers, run on the host (cuda/emulate.h), against float64.
 #define CORTADO_EMULATE
 #include <gtest/gtest.h>
 
@@ -83,7 +83,7 @@ TEST(TokenOnGpu, AMapIsAddedToTheStreamThatItBelongsTo) {
   EXPECT_TRUE(at::equal(token::linear_on_gpu(x, {map}, machine)[0], stream + y));
 }
 
-// What a row gets does not depend on the rows beside it.
+// A row's result does not depend on the other rows.
 TEST(TokenOnGpu, ARowIsTheSameAlone) {
   auto machine = machine_in({});
   const Tensor x = numbers({11, 264});
@@ -102,7 +102,7 @@ void check_norm(int64_t rows, int64_t groups, int64_t width, bool branch, gpu::O
   const Tensor parts = wide(sum).unflatten(1, {groups, width});
   const Tensor y = parts * (parts.square().mean(-1, true) + 1e-3).rsqrt();
   expect_near(found.y, y.flatten(1) * wide(weight), "y", 4e-3);
-  // Rounded before the weight is met: as by ATen.
+  // Rounded before the multiplication by the weight, as in ATen.
   const Tensor same = (y.flatten(1).to(at::kBFloat16) * weight).to(at::kDouble);
   EXPECT_LT((found.y.to(at::kDouble) - same).abs().gt(same.abs() * 1e-5).to(at::kDouble).mean().item<double>(), 0.02);
 }

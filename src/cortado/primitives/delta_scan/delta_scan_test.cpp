@@ -122,7 +122,7 @@ TEST(DeltaScan, EachInputMayHaveItsOwnType) {
   EXPECT_EQ(results(in, false)[1].scalar_type(), at::kDouble);
 }
 
-// Gates of 0, -1e4 and -inf at random places, and nothing but one of them.
+// Gates of 0, -1e4 and -inf at random places, and each of these everywhere.
 TEST(DeltaScan, ExtremeGates) {
   const std::vector<std::vector<double>> menus{
       {0}, {-1e4}, {-kInfinity}, {0, -kInfinity}, {0, -1e-3, -1, -1e4, -kInfinity}};
@@ -169,7 +169,7 @@ TEST(DeltaScan, StoresAndReplaces) {
   EXPECT_CLOSE(std::get<0>(delta_scan(unit, unit, values, one, {}, 1.0)), values, 1e-11);
 }
 
-// No digits are lost over long sequences: float32 against float64.
+// Long sequences lose no accuracy: float32 against float64.
 TEST(DeltaScan, LongSequencesKeepTheirDigits) {
   for (const auto& [decay, tolerance] : {std::pair{10.0, 5e-6}, {1e-1, 2e-5}, {1e-4, 5e-5}}) {
     for (const std::string gate : {"head", "channel"}) {

@@ -27,7 +27,7 @@ struct Case {
   double steepness = 0.1;
   std::vector<int64_t> bounds = {};
   double most_beta = 1;
-  int64_t parts = 1;  // of time
+  int64_t parts = 1;  // parts of time
   gpu::Order order = {};
 };
 
@@ -147,7 +147,7 @@ void check(const Case& c) {
   expect_near(summed(out.v, 2), right[2], "dv", 1e-2);
   expect_near(summed(out.beta, 2), right[3], "dbeta", 1e-2);
   if (c.states) expect_near(summed(out.initial, 1), right[4], "dS_0", 1e-2);
-  // Where almost nothing of a state lasts a token, so little is left of the sum that is the gradient.
+  // If almost nothing of a state survives one token, the gradient is a sum that nearly vanishes.
   if (c.gates) expect_near(summed(out.g, 2), right.back(), "dg", c.steepness > 1 ? 0.1 : 4e-2);
 }
 
@@ -169,7 +169,7 @@ TEST(DeltaScanOnGpu, GatesThatAreMissingOrCut) {
   check({.cuts = true});
 }
 
-// dbeta is asked where nothing is stored.
+// dbeta is wanted where beta is 0.
 TEST(DeltaScanOnGpu, BetasOfZero) { check({.tokens = 70, .most_beta = 0}); }
 
 TEST(DeltaScanOnGpu, Packed) {
@@ -182,7 +182,7 @@ TEST(DeltaScanOnGpu, PartsOfTime) {
   check({.keys = 72, .values = 96, .batch = 2, .tokens = 330, .cuts = true, .parts = 2});
   check({.keys = 128, .values = 32, .tokens = 140, .gates = false, .states = false, .most_beta = 2, .parts = 4});
   check({.tokens = 300, .bounds = {0, 3, 3, 190, 300}, .parts = 3});
-  check({.tokens = 1100, .heads = 1, .state_heads = 1, .parts = 0});  // as many as fill the machine
+  check({.tokens = 1100, .heads = 1, .state_heads = 1, .parts = 0});  // parts: as many as fill the machine
 }
 
 TEST(DeltaScanOnGpu, AGateForEachChannel) {
@@ -196,7 +196,7 @@ TEST(DeltaScanOnGpu, AGateForEachChannel) {
   check({.keys = 128, .values = 128, .tokens = 130, .heads = 1, .state_heads = 1, .channels = true});
 }
 
-// Where what is left of a block of 16 tokens is too little for its inverse, and where nothing is.
+// Blocks of 16 tokens that leave too little of the state for an inverse decay, or nothing.
 TEST(DeltaScanOnGpu, SteepGatesOfChannels) {
   check({.tokens = 130, .channels = true, .steepness = 3});
   check({.tokens = 130, .channels = true, .cuts = true});

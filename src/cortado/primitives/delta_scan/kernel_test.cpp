@@ -75,7 +75,7 @@ TEST(DeltaScanKernel, HeadsAndPackedSequences) {
   }
 }
 
-// More channels than the kernel's step has room for.
+// More channels than kStepWidth.
 TEST(DeltaScanKernel, StepsOfAnyWidth) {
   for (const auto& [keys, values] : {std::pair<int64_t, int64_t>{1024, 8}, {1025, 8}, {8, 1024}, {8, 1025}}) {
     Case c{.gate = "head", .tokens = 1};

@@ -108,7 +108,7 @@ TEST(ElementwiseScan, KernelEqualsTheDefinition) {
   }
 }
 
-// Large results are written past the caches, half of their channels are not.
+// Large results use non-temporal stores; with half the channels they do not.
 TEST(ElementwiseScan, LargeResultsEqualSmallOnes) {
   at::manual_seed(9);
   const testing::AnyIsa restore;

@@ -157,7 +157,7 @@ TEST(GatedScan, EachInputMayHaveItsOwnType) {
   EXPECT_EQ(results(c, in, false)[1].scalar_type(), at::kDouble);
 }
 
-// Gates of 0, -1e4 and -inf at random places, and nothing but one of them.
+// Gates of 0, -1e4 and -inf at random places, and each of these everywhere.
 TEST(GatedScan, ExtremeGates) {
   const std::vector<std::vector<double>> menus{
       {0}, {-1e4}, {-kInfinity}, {0, -kInfinity}, {0, -1e-3, -1, -1e4, -kInfinity}};
@@ -180,7 +180,7 @@ TEST(GatedScan, ExtremeGates) {
   }
 }
 
-// No digits are lost over long sequences: float32 against float64, the gates' gradient on the scale of its parts q⊙dq.
+// Long sequences lose no accuracy: float32 against float64, the gates' gradient on the scale of its parts q⊙dq.
 TEST(GatedScan, LongSequencesKeepTheirDigits) {
   for (const auto& [decay, tolerance] : {std::pair{10.0, 3e-6}, {1e-4, 2e-5}, {1e-1, 5e-6}}) {
     for (const std::string gate : {"head", "channel", "constant"}) {

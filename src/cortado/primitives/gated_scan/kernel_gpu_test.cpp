@@ -25,7 +25,7 @@ struct Case {
   bool reverse = false, gates = true, cuts = false, read_values = false;
   bool channels = false, steep = false, slots = false, wide = false;
   std::vector<int64_t> bounds = {};
-  int64_t parts = 1;  // of time
+  int64_t parts = 1;  // parts of time
   gpu::Order order = {};
 };
 
@@ -197,7 +197,7 @@ TEST(GatedScanOnGpu, PartsOfTime) {
   check({.batch = 2, .tokens = 200, .reverse = true, .cuts = true, .parts = 3});
   check({.keys = 128, .values = 128, .tokens = 130, .gates = false, .parts = 2});
   check({.tokens = 300, .cuts = true, .bounds = {0, 3, 3, 190, 300}, .parts = 4});
-  check({.tokens = 1100, .heads = 1, .state_heads = 1, .parts = 0});  // as many as fill the machine
+  check({.tokens = 1100, .heads = 1, .state_heads = 1, .parts = 0});  // parts: as many as fill the machine
 }
 
 TEST(GatedScanOnGpu, AGateForEachChannel) {

@@ -14,7 +14,7 @@ using testing::AnyIsa;
 using testing::awkward;
 using testing::Poisoned;
 
-// As results, but on the inputs as they lie (results copies them).
+// As results(), but without copying the inputs.
 std::vector<Tensor> results_in_place(const Case& c, const Inputs& in) {
   std::vector<Tensor> wanted;
   for (const auto& x : in.tensors) {
@@ -117,7 +117,7 @@ TEST(GatedScanKernel, SixteenBitTypes) {
   }
 }
 
-// More channels than the kernel's step has room for.
+// More channels than kStepWidth.
 TEST(GatedScanKernel, StepsOfAnyWidth) {
   for (const std::string read : {"key", "value"}) {
     for (const auto& [keys, values] : {std::pair<int64_t, int64_t>{1024, 8}, {1025, 8}, {8, 1024}, {8, 1025}}) {
@@ -129,7 +129,7 @@ TEST(GatedScanKernel, StepsOfAnyWidth) {
   }
 }
 
-// What sixteen heads share has the sum of their gradients, which is rounded once.
+// The gradient of a tensor that sixteen heads share is the sum over the heads, rounded once.
 TEST(GatedScanKernel, SharedHeadsAreSummedInFloat32) {
   Case c{.gate = "head", .tokens = 40, .keys = 16, .values = 16};
   c.q_heads = 16;

@@ -7,8 +7,8 @@ namespace cortado::gated {
 
 using cuda::GpuToken;
 
-// S' = decay S + k u^T; u = v, or with beta u = beta (v - (decay S)^T k). o = factor S'^T q, or read along the values o
-// = factor S' q; with a bonus per key, o = factor (S + diag(bonus) k v^T)^T q.
+// S' = decay S + k u^T with u = v, or with beta u = beta (v - (decay S)^T k). Along the keys o = factor S'^T q, along the
+// values o = factor S' q; with a bonus per key, o = factor (S + diag(bonus) k v^T)^T q.
 struct GpuStep {
   GpuToken q, k, v, decay, beta, bonus;  // decay: log per head or key, or with `factors` the factor itself
   const float* initial;                  // [B, state heads, K, V] or null

@@ -18,7 +18,7 @@ using namespace gated;
 
 struct Case {
   int64_t batch = 3, heads = 4, state_heads = 2, keys = 64, values = 64;
-  int64_t gate = 3;  // dimensions: 0 none, 3 a head's, 4 a key's
+  int64_t gate = 3;  // dimensions: 0 none, 3 per head, 4 per key
   bool read_values = false, bonus = false, delta = false, factors = false, short_numbers = false, state = true;
 };
 

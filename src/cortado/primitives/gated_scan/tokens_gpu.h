@@ -12,7 +12,7 @@ namespace cortado::gated {
 struct GpuTokens {
   GpuScan scan;        // wide, with, dots and crossings are not read
   GpuTimed beta;       // float32 [B, T, h]
-  GpuTimed written;    // e; the delta rule's only
+  GpuTimed written;    // e or dv; the delta rule only
   const float* bonus;  // [heads, channels with gates]; null without a bonus
   int factors;         // g is the factor on the state instead of its log
   // States at the ends of a row's segments of kGpuSegment tokens, [segments, heads, K, V], or null. `meets`: the state

@@ -27,8 +27,8 @@ struct Case {
   Decays decays = Decays::kChannels;
   bool delta = false, bonus = false, reverse = false, cuts = false, read_values = false;
   std::vector<int64_t> bounds = {};
-  int64_t parts = 1;  // of time
-  double slow = 1;    // what gates are multiplied by
+  int64_t parts = 1;  // parts of time
+  double slow = 1;    // factor on the gates
   gpu::Order order = {};
 };
 
@@ -65,7 +65,7 @@ void expect_near(const Tensor& found, const Tensor& right, const char* what, dou
   testing::expect_near(found, right, what, most);
 }
 
-// What the operators are given, in float32 and, to be differentiated, in float64.
+// The operators' inputs, in float32 and, for the definition's gradients, in float64.
 struct Inputs {
   std::vector<Tensor> narrow, leaves;
 
@@ -212,12 +212,12 @@ TEST(TokensOnGpu, PartsOfTimeAndPacked) {
     check({.tokens = 130, .decays = Decays::kFactors, .read_values = read_values, .parts = 2});
   }
   check({.tokens = 130, .decays = Decays::kHeads, .reverse = true, .bounds = {0, 3, 3, 70, 130}, .parts = 2});
-  check({.keys = 200, .values = 8, .tokens = 130, .heads = 1, .state_heads = 1, .parts = 2});  // four quads a lane
+  check({.keys = 200, .values = 8, .tokens = 130, .heads = 1, .state_heads = 1, .parts = 2});  // four quads per lane
   check({.tokens = 330, .heads = 1, .state_heads = 1, .bounds = {0, 1, 330}});
   check({.tokens = 330, .heads = 1, .state_heads = 1, .delta = true, .bounds = {0, 1, 1, 330}});
 }
 
-// Where decays are so slow that thousands of them count, their errors do not add up.
+// The errors of thousands of very slow decays do not add up.
 TEST(TokensOnGpu, SlowDecays) {
   check({.keys = 4, .values = 4, .tokens = 2000, .heads = 1, .state_heads = 1, .decays = Decays::kHeads, .slow = 1e-4});
 }

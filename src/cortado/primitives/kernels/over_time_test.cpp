@@ -9,7 +9,7 @@
 namespace cortado::kernels {
 namespace {
 
-// Where the threads that are left are worth the work; streams of one segment are one thread's each.
+// Time is split if the idle threads are worth the extra work; a stream of one segment is never split.
 TEST(OverTime, PaysWhereThreadsAreLeft) {
   for (const int64_t streams : {1, 2, 3}) {
     EXPECT_TRUE(pays_over_time(streams, 129, 4, 4.0 / 3)) << streams;

@@ -31,7 +31,7 @@ struct Inputs {
   kernels::Timed value(Floats& x) const { return timed(x, kTime, kHeads, kValues); }
 };
 
-// Streams enough for themselves, fewer than threads, and one, whose state is cut into several blocks.
+// Enough streams for all threads, fewer than threads, and one, whose state is cut into several blocks.
 struct Streams {
   int64_t batch, heads;
 
@@ -131,7 +131,7 @@ TEST(KernelThreads, GatedAndDeltaSteps) {
   expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_step(call, p); }, {&o, &last});
 }
 
-// Logits that rise by more than a tile's maximum may have it halved.
+// If logits rise by more than a tile allows, it is halved.
 void check_latte(const Streams& streams, float steepness, bool softmax) {
   Inputs in;
   for (float& theta : in.k) theta *= steepness;
@@ -221,7 +221,7 @@ TEST(KernelThreads, ShortConvolution) {
   expect_same_on_any_number_of_threads([&](const Parallel& p) { convolution::run_backward(call, p); }, {&dx, &dweight});
 }
 
-// What window attention writes for so many queries a row.
+// The outputs of window attention for this many queries per row.
 struct Attended {
   int64_t queries;
   Floats o, maximum, sum, lse;
@@ -275,7 +275,7 @@ TEST(KernelThreads, WindowAttention) {
 // So few groups that the gradients' tasks are parts of one: three of the queries, the last of them short, or two.
 TEST(KernelThreads, WindowAttentionGradientsInParts) {
   struct Case {
-    int64_t queries, heads, window, past, ahead;  // ahead: keys behind the own one that a query sees
+    int64_t queries, heads, window, past, ahead;  // ahead: visible keys after the query's own
   };
   for (const auto& [queries, heads, window, past, ahead] :
        {Case{600, 1, 20, 0, 0}, Case{600, 2, 300, 83, 0}, Case{512, 1, 1000, 83, 0}, Case{600, 1, 40, 0, 30},
@@ -349,7 +349,7 @@ void check_elementwise(int64_t batch, int64_t time, int64_t channels, bool rever
 TEST(KernelThreads, ElementwiseScan) { check_elementwise(kBatch, kTime, 200, false); }
 
 TEST(KernelThreads, ElementwiseScanOfFewChannels) {
-  for (const int64_t channels : {40, 100}) {  // one strip or two, which a task of part of the time has together
+  for (const int64_t channels : {40, 100}) {  // one strip, or two in one task when time is split
     for (const bool reverse : {false, true}) check_elementwise(1, 1999, channels, reverse);
   }
 }

@@ -22,10 +22,10 @@ using namespace latent;
 struct Case {
   int64_t latents = 64, values = 64, batch = 1, tokens = 150, heads = 2;
   bool softmax = true, state = false, unseen = false;  // unseen: some logits are -inf
-  double size = 1;                                     // of the key logits
+  double size = 1;                                     // scale of the key logits
   std::vector<int64_t> bounds = {};
-  int64_t parts = 1;  // of time
-  bool apart = true;  // there is shared memory enough for that
+  int64_t parts = 1;  // parts of time
+  bool apart = true;  // the machine has enough shared memory for APART
   gpu::Order order = {};
   double most = 6e-3;
 };
@@ -62,7 +62,7 @@ cuda::EmulatedMachine emulated(gpu::Order order, bool apart) {
 // A case's tensors, as they are given to the kernels and, with gradients, to the definition in float64.
 struct Given {
   GpuLatteInputs in;
-  std::vector<Tensor> leaves;  // query, theta, v, and of a state that and its sums
+  std::vector<Tensor> leaves;  // query, theta, v, and with a state also the state and its sums
   LatteState start;
   OptionalTensor bounds;
 
@@ -135,7 +135,7 @@ void check(const Case& c) {
   expect_gradients(differentiate_on_gpu(given.in, of, machine, c.parts), right, given, of, c.most, c.most);
 }
 
-// latte_scores: latte's weights, with the keys in the place of the values.
+// latte_scores: Latte's weights, with keys as values.
 void check_scores(const Case& c) {
   const Given given(c, c.values, 5);
   const auto& leaves = given.leaves;
@@ -204,7 +204,7 @@ TEST(LatteOnGpu, PartsOfTimeAndPacked) {
   check({.latents = 128, .values = 72, .batch = 2, .tokens = 200, .heads = 1, .parts = 2});
   check({.tokens = 300, .state = true, .bounds = {0, 3, 3, 190, 300}, .parts = 4});
   check({.tokens = 200, .bounds = {0, 65, 200}});
-  check({.tokens = 1100, .heads = 1, .parts = 0});  // as many as fill the machine
+  check({.tokens = 1100, .heads = 1, .parts = 0});  // parts: as many as fill the machine
 }
 
 TEST(LatteOnGpu, EveryOrderOfThreadsAndCopies) {

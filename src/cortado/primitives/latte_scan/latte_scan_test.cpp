@@ -33,7 +33,7 @@ struct Inputs {
   }
 };
 
-// Key logits with a trend, that new maxima come all along, and some of -inf, at a sequence's start too.
+// Key logits with a trend, so that new maxima occur throughout, and some of -inf, also at a sequence's start.
 Inputs make_inputs(const Case& c) {
   at::manual_seed(3);
   const auto normal = [](std::vector<int64_t> sizes) { return at::randn(sizes, at::kDouble); };
@@ -145,7 +145,7 @@ TEST(LatteScanKernel, HeadsAndPackedSequences) {
   }
 }
 
-// Maxima that climb by far more than a tile may, small and huge logits.
+// Maxima that rise by far more than a tile allows; small and huge logits.
 TEST(LatteScanKernel, ExtremeLogits) {
   for (const double size : {1e-3, 30.0, 1e3, 1e5}) {
     for (const int64_t tokens : {1, 16, 50}) {
@@ -167,7 +167,7 @@ TEST(LatteScanKernel, LongSequences) {
   check_everywhere(packed, at::kFloat, 1e-5);
 }
 
-// What nobody differentiates has no gradient: that of the other outputs is as with zeros.
+// Outputs without a gradient count as having zero gradients.
 TEST(LatteScanKernel, GradientsOfSomeOutputs) {
   const Case c{.tokens = 50, .latents = 9, .values = 20};
   const Inputs in = as(make_inputs(c), at::kFloat), exact = as(in, at::kDouble);
@@ -189,7 +189,7 @@ TEST(LatteScanKernel, SixteenBitTypes) {
   check_everywhere(c, at::kHalf, 3e-3);
 }
 
-// What sixteen heads share has the sum of their gradients, which is rounded once.
+// The gradient of a tensor that sixteen heads share is the sum over the heads, rounded once.
 TEST(LatteScanKernel, SharedHeadsAreSummedInFloat32) {
   Case c{.tokens = 40, .latents = 16, .values = 16, .initial = false};
   c.q_heads = 16;

@@ -17,7 +17,7 @@ using namespace latent;
 struct Case {
   int64_t batch = 3, heads = 4, theta_heads = 4, value_heads = 4, latents = 64, values = 64;
   bool softmax = true, state = true, unseen = false;  // unseen: some logits are -inf, and some of the state's latents
-  double size = 1;                                    // of the key logits
+  double size = 1;                                    // scale of the key logits
   at::ScalarType type = at::kFloat;
   gpu::Order order = {};
 };
@@ -74,7 +74,7 @@ TEST(LatteStepOnGpu, IsTheDefinition) {
   }
 }
 
-// Macchiato's: a softmax over one state more, whose values are given.
+// Macchiato: the softmax has one more state, whose values are given.
 void check_mixed(Case c) {
   at::manual_seed(14);
   GpuLatteInputs in = inputs(c);

@@ -18,7 +18,7 @@ using namespace convolution;
 struct Case {
   int64_t batch = 2, tokens = 150, channels = 300, taps = 4;
   bool silu = true, bias = true, state = true, short_numbers = false,
-       wide_weight = false;  // wide_weight: in float32, and transposed
+       wide_weight = false;  // wide_weight: weight in float32 and transposed
   std::vector<int64_t> bounds = {};
 };
 

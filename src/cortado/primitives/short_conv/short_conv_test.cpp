@@ -200,7 +200,7 @@ std::vector<Case> kernel_cases() {
   return found;
 }
 
-// Inputs of any type as float64 leaves of their own.
+// Copies inputs of any type to float64 leaves.
 Inputs exact(const Inputs& in) {
   Inputs copy;
   copy.cu_seqlens = in.cu_seqlens;
@@ -237,7 +237,7 @@ TEST(ShortConv, KernelEqualsTheDefinition) {
   }
 }
 
-// Large results are written past the caches, half of their channels are not.
+// Large results use non-temporal stores; with half the channels they do not.
 TEST(ShortConv, LargeResultsEqualSmallOnes) {
   at::manual_seed(9);
   const testing::AnyIsa restore;

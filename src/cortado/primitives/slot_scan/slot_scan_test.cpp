@@ -62,8 +62,8 @@ SlotInputs as_type(SlotInputs in, at::ScalarType type) {
   return in;
 }
 
-// o, final state, then the gradients of every input, by random weights on both outputs. The inputs lie awkwardly if
-// `layout` says how (testing/kernels.h).
+// o, final state, then the gradients of every input, by random weights on both outputs. The inputs have an unusual
+// layout if `layout` names one (testing/kernels.h).
 std::vector<Tensor> slot_results(const SlotCase& c, const SlotInputs& in, bool reference, int64_t layout = -1) {
   std::vector<Tensor> leaves, wanted;
   for (const auto& x : in.tensors) {
@@ -194,14 +194,14 @@ TEST(SlotScan, ExtremeDecays) {
       decay = at::tensor(menu, at::kDouble).index({at::randint(static_cast<int64_t>(menu.size()), decay.sizes())});
       const auto right = slot_results(c, in, true);
       expect_all(slot_results(c, in, false), right, 1e-9, c.text());
-      in.tensors[3] = in.tensors[3].to(at::kFloat).to(at::kDouble);  // what float32 can hold of 1.33
+      in.tensors[3] = in.tensors[3].to(at::kFloat).to(at::kDouble);  // 1.33 rounded to float32
       expect_all(slot_results(c, as_type(in, at::kFloat), false),
                  slot_results(c, as_type(as_type(in, at::kFloat), at::kDouble), true), 2e-5, c.text());
     }
   }
 }
 
-// Decays taken at random from a list, as near as float32 comes.
+// Decays drawn from a list, rounded to float32.
 void choose_decays(SlotInputs& in, const std::vector<double>& menu) {
   Tensor& decay = in.tensors[3];
   const Tensor chosen = at::randint(static_cast<int64_t>(menu.size()), decay.sizes());
@@ -262,7 +262,7 @@ TEST(SlotScanKernel, HeadsAndPackedSequences) {
   }
 }
 
-// Whole tiles of zeros, of growth, of factors whose products vanish; in the gradients of the decays most of all.
+// Whole tiles of zeros, of growing factors, and of factors whose products underflow; mainly for the decays' gradients.
 TEST(SlotScanKernel, ExtremeDecays) {
   const std::vector<std::vector<double>> menus{
       {0}, {1}, {-1}, {1.33}, {-1.2}, {1e-30}, {1e-40, 1.3}, {0, 30}, {1, 1e-38, 0}, {0, 1, -1, 1.33, 1e-20, -0.5}};

@@ -7,8 +7,8 @@ namespace cortado::softmax {
 
 using timewise::GpuChannels, timewise::GpuTimes;
 
-// m_t = max(m_{t-1}, theta_t); keys exp(theta_t - m_t), gate m_{t-1} - m_t, normalizer alpha_t = exp(gate) alpha_{t-1}
-// + keys, maximum m_t, or 0 where m_t is -inf. States [rows, channels]; null: -inf and 0.
+// m_t = max(m_{t-1}, theta_t); keys exp(theta_t - m_t), gate m_{t-1} - m_t, maximum m_t, or 0 where m_t is -inf;
+// normalizer alpha_t = exp(gate) alpha_{t-1} + keys. States [rows, channels]; null: -inf and 0.
 struct GpuSoftmax {
   GpuTimes times;
   GpuChannels theta, keys, gate, maximum, normalizer;

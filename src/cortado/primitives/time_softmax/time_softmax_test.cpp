@@ -34,7 +34,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// theta with runs of -inf at the start and within, and a trend that makes new maxima all along; the states.
+// theta with runs of -inf at the start and in between, and a trend that makes new maxima throughout; the states.
 struct Inputs {
   Tensor theta;
   OptionalTensor normalizer, maximum, bounds;
@@ -63,7 +63,7 @@ Inputs make_inputs(const Case& c) {
   return in;
 }
 
-// As leaves of the type, theta lying awkwardly if `layout` says how.
+// Leaves of the type; theta has an unusual layout if `layout` names one.
 Inputs as(const Inputs& in, at::ScalarType type, int64_t layout = -1) {
   const auto leaf = [&](const Tensor& x) { return x.detach().to(type).clone().requires_grad_(); };
   Inputs out = in;
@@ -122,7 +122,7 @@ TEST(TimeSoftmax, KernelEqualsTheDefinition) {
   }
 }
 
-// Logits that climb by a little at every token: the decays' errors must not add up over time.
+// Logits that rise a little at every token: the decays' errors must not add up over time.
 TEST(TimeSoftmax, DoesNotDrift) {
   const testing::AnyIsa restore;
   const Tensor theta = at::arange(20000, at::kDouble).mul(1e-4).to(at::kFloat).view({1, -1, 1, 1});

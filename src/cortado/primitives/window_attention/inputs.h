@@ -16,8 +16,8 @@ struct AttentionInputs {
   VisibleKeys visible;
 };
 
-// o [B,Tq,H,V] in v's type; lse, row_max and denominator [B,Tq,H] in the accumulation type. denominator is Σ exp(score
-// - row_max), or 1 for a query that sees no key.
+// o [B,Tq,H,V] in v's type; lse, row_max and denominator [B,Tq,H] in the accumulation type. denominator is
+// Σ exp(score - row_max), or 1 for a query that sees no key.
 struct AttentionOutputs {
   Tensor o, lse, row_max, denominator;
 };

@@ -20,7 +20,7 @@ struct Case {
   bool causal = true;
   std::vector<int64_t> bounds = {}, key_bounds = {}, first_key = {};
   gpu::Order order = {};
-  int64_t parts = 0;  // of the keys
+  int64_t parts = 0;  // parts of the keys
 };
 
 template <int kWidth>
@@ -98,13 +98,13 @@ TEST(WindowAttentionOnGpu, SizesAndHeads) {
 
 TEST(WindowAttentionOnGpu, QueriesAreAlignedToTheEndOfTheKeys) {
   check({.queries = 3, .keys = 150, .window = 100});
-  check({.queries = 150, .keys = 70});  // the first see nothing
+  check({.queries = 150, .keys = 70});  // the first queries see no key
   check({.queries = 70, .keys = 200, .window = 64, .causal = false});
 }
 
 TEST(WindowAttentionOnGpu, KeysThatAreNotThere) {
   check({.batch = 2, .queries = 1, .keys = 100, .window = 100, .first_key = {70, 0}});
-  check({.batch = 2, .queries = 150, .keys = 150, .window = 90, .first_key = {70, 5}});  // some queries see nothing
+  check({.batch = 2, .queries = 150, .keys = 150, .window = 90, .first_key = {70, 5}});  // some queries see no key
 }
 
 TEST(WindowAttentionOnGpu, PartsOfTheKeys) {
@@ -114,9 +114,9 @@ TEST(WindowAttentionOnGpu, PartsOfTheKeys) {
   }
   check({.queries = 64, .keys = 500, .key_size = 128, .value_size = 96, .parts = 3});
   check({.queries = 20, .keys = 300, .window = 40, .causal = false, .parts = 2});
-  check({.queries = 30, .keys = 10, .parts = 2});  // the first see nothing
+  check({.queries = 30, .keys = 10, .parts = 2});  // the first queries see no key
   check({.batch = 2, .queries = 3, .keys = 300, .first_key = {299, 140}, .parts = 4});
-  check({.batch = 2, .queries = 3, .keys = 200, .first_key = {200, 0}, .parts = 3});  // a row sees nothing
+  check({.batch = 2, .queries = 3, .keys = 200, .first_key = {200, 0}, .parts = 3});  // one row sees no key
   for (const bool backwards : {false, true}) {
     for (const bool late : {false, true})
       check({.queries = 2, .keys = 400, .order = {backwards, true, late}, .parts = 3});

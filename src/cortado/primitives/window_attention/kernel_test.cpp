@@ -17,8 +17,8 @@ struct Case {
   bool causal = true;
   std::optional<double> softcap = {};
   std::vector<int64_t> bounds = {}, first_key = {};
-  int64_t extra = 0, mask_heads = -1;  // an extra set of so many keys; heads of its mask, 0: one for all, -1: none
-  bool outer_grads = true;             // of lse and row_max as well; with an extra set of lse alone
+  int64_t extra = 0, mask_heads = -1;  // keys of the extra set; heads of its mask, 0: one for all, -1: no mask
+  bool outer_grads = true;             // also of lse and row_max; with an extra set only of lse
   double magnitude = 1;
 
   std::string text() const {
@@ -38,7 +38,7 @@ std::vector<Tensor> random_inputs(const Case& c) {
   std::vector<Tensor> inputs = {random(c.queries, c.groups * c.repeat, c.key_size) * c.magnitude,
                                 random(c.keys, c.groups, c.key_size), random(c.keys, c.groups, c.value_size)};
   if (c.extra == 0) return inputs;
-  const int64_t rows = sequences(c);  // keys by query head and values by key head: a set's heads need not be alike
+  const int64_t rows = sequences(c);  // a set's keys and values may differ in their head counts
   inputs.push_back(at::randn({rows, c.extra, c.groups * c.repeat, c.key_size}, at::kDouble));
   inputs.push_back(at::randn({rows, c.extra, c.groups, c.value_size}, at::kDouble));
   return inputs;
@@ -147,13 +147,13 @@ TEST(WindowAttentionKernel, ExtraSets) {
       for (const int64_t queries : {1, 5, 70}) {
         Case c{.queries = queries, .window = 9, .repeat = 2, .extra = extra, .mask_heads = mask_heads};
         if (extra == 16) c.softcap = 2.0;
-        if (extra == 70) c.first_key = {0, 70};  // one row's window shows nothing
+        if (extra == 70) c.first_key = {0, 70};  // one row's window has no visible key
         check_everywhere(c, at::kFloat, 2e-5);
         if (extra == 16) check_everywhere(c, at::kBFloat16, 2e-2, 0);
       }
     }
   }
-  check_everywhere({.value_size = 4, .repeat = 2, .extra = 9}, at::kFloat, 2e-5);  // as wide as there are heads
+  check_everywhere({.value_size = 4, .repeat = 2, .extra = 9}, at::kFloat, 2e-5);  // value_size equals the head count
   for (const int64_t mask_heads : {-1, 0}) {
     Case c{.queries = 160, .keys = 160, .batch = 1, .repeat = 2, .extra = 20, .mask_heads = mask_heads};
     c.bounds = {0, 0, 1, 90, 160, 160};
@@ -201,7 +201,7 @@ TEST(WindowAttentionKernel, FewQueries) {
   check_everywhere({.queries = 5, .keys = 5, .window = 2, .batch = 1, .bounds = {0, 1, 1, 4, 5}}, at::kFloat, 1e-5);
 }
 
-// What the kernel leaves to ATen.
+// Calls that the kernel leaves to ATen.
 TEST(WindowAttentionKernel, KeysWithMoreHeadsThanQueries) {
   at::manual_seed(8);
   const Tensor k = at::randn({2, 40, 3, 8}), v = at::randn({2, 40, 3, 5});
@@ -234,7 +234,7 @@ TEST(WindowAttentionKernel, TheNumberOfThreadsChangesNothing) {
   expect_the_same_on_any_number_of_threads(
       {.queries = 300, .keys = 300, .window = 40, .batch = 1, .repeat = 3, .extra = 100, .mask_heads = 2});
   expect_the_same_on_any_number_of_threads({.queries = 2, .keys = 2500, .window = 5000, .batch = 1, .repeat = 3});
-  // Time is cut where there is no gradient of row_max; the rows begin at keys of their own.
+  // Time is split only without a gradient of row_max; each row has its own first key.
   expect_the_same_on_any_number_of_threads(
       {.queries = 1500, .keys = 1500, .window = 40, .groups = 1, .first_key = {0, 700}, .outer_grads = false});
 }

@@ -332,7 +332,7 @@ TEST(WindowAttention, DecodingContinuesThePrefill) {
 }
 
 TEST(WindowAttention, OtherSequencesCannotContaminate) {
-  // NaN in one sequence, and in the keys after a query, must not reach what does not see them.
+  // NaN in one sequence, and in the keys after a query, must not reach queries that do not see them.
   Inputs in = make_inputs({.name = "", .batch = 1, .queries = 20, .keys = 20, .bounds = {0, 8, 20}});
   const at::NoGradGuard no_grad;
   const auto clean = window_attention(in.leaves[0], in.leaves[1], in.leaves[2], in.options);
