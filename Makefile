@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-memory test test-all check test-clients types docs lint format asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
+.PHONY: help setup configure build first program visualiser demo serve-demo serve-smollm2 demo-memory test test-all check test-clients types docs lint format tidy asan tsan experiments-smoke experiments-paper neon cuda-report test-cuda bench-cuda check-all bench-peers install clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
@@ -136,6 +136,13 @@ lint: setup ## check the sources: layout, sizes, layers, generated files
 
 format: setup ## apply clang-format
 	@$(PYTHON) scripts/lint.py --fix
+
+$(VENV)/tidy.stamp: requirements-tidy.txt | setup
+	$(PIP_INSTALL) -r requirements-tidy.txt
+	@touch $@
+
+tidy: configure $(VENV)/tidy.stamp ## clang-tidy on the C++ code, an hour on two cores; TIDY="nn http": these units
+	@JOBS=$(JOBS) scripts/tidy.sh $(TIDY)
 
 asan: ## run every C++ test under the address and undefined-behaviour sanitizers
 	$(MAKE) PRESET=asan build

@@ -24,6 +24,7 @@ clang() { # compiles every file with Clang, with warnings as errors
   cmake --preset release -B build/clang -DCMAKE_CXX_COMPILER="${CLANG:-clang++-16}" -DCORTADO_PYTHON:FILEPATH="$PWD/.venv/bin/python" &&
     cmake --build build/clang -j "$JOBS"
 }
+tidy() { make tidy; } # clang-tidy's bugprone and performance checks
 newest_torch() { # build and tests with PyPI's newest torch
   local venv=build/newest-torch
   { [ -x $venv/bin/python ] || python3 -m venv $venv; } &&
@@ -36,7 +37,7 @@ mutants() { # a sample; docs/results.md has the score of a hundred
 deletions() { scripts/check_deletions.sh; } # deletes mechanisms, and builds and tests the rest
 same_bits() { scripts/same_bits.sh; }      # compares losses, checkpoints and states with the previous version
 
-all=(asan tsan serve neon cuda_report experiments clients web clang newest_torch mutants deletions same_bits)
+all=(asan tsan serve neon cuda_report experiments clients web clang tidy newest_torch mutants deletions same_bits)
 (($#)) || set -- "${all[@]}"
 failed=0
 table=$(printf '%-14s %-8s %8s\n' step result seconds)

@@ -10,7 +10,7 @@ namespace cortado::bench {
 // Every thread of `parallel` does the amount of work stated beside each function.
 void fma_loop(const kernels::Parallel& parallel, int64_t rounds);  // rounds · kFmaFlops · lanes() flops per thread
 void exp_loop(const kernels::Parallel& parallel, int64_t rounds);  // rounds · kExpBlock exponentials per thread
-inline constexpr int64_t kFmaFlops = 2 * 12;                       // per round and lane
+inline constexpr int64_t kFmaFlops = int64_t{2} * 12;              // per round and lane
 inline constexpr int64_t kExpBlock = 4096;
 
 // Buffers hold n float32, n a multiple of 128 · threads, aligned to 64 bytes; the threads divide them among themselves.

@@ -65,7 +65,7 @@ void run_only(const SweepOptions& options, const SweepPlan& plan) {
   catch_interrupts();
   Stopwatch untouched;
   training.stop = [&] {
-    if (claim && untouched.seconds() > kClaimSeconds / 6) {
+    if (claim && untouched.seconds() > static_cast<double>(kClaimSeconds) / 6) {
       claim->touch();
       untouched = {};
     }

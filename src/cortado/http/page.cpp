@@ -38,7 +38,7 @@ Page read_page(const std::string& folder) {
   Page page;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
-    const auto path = entry.path();
+    const auto& path = entry.path();
     page["/" + fs::relative(path, folder).generic_string()] = {type_of(path.extension()), read_file(path)};
   }
   page["/"] = page.at("/index.html");

@@ -87,7 +87,7 @@ Tensor FeatureMap::project(const Tensor& x) const {
 
 Tensor FeatureMap::forward(const Tensor& given, bool query) const {
   const NoAutocast in_float32;
-  const Tensor x = widen(given);
+  Tensor x = widen(given);
   if (kind == "elu") return at::elu(x) + 1;
   if (kind == "relu") return at::relu(x);
   if (kind == "taylor") return taylor_features(x);

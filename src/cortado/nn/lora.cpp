@@ -110,7 +110,8 @@ void merge_into(std::map<std::string, Tensor>& weights, const NamedTensors& adap
     const auto up = given.find(map + kUp);
     const auto weight = weights.find(map + ".weight");
     fail_input_if(up == given.end() || weight == weights.end(), "[lora] \"", map, "\" lacks a part");
-    const Tensor product = at::mm(up->second.to(at::kFloat), down.to(at::kFloat)) * (options.alpha / options.rank);
+    const Tensor product =
+        at::mm(up->second.to(at::kFloat), down.to(at::kFloat)) * (options.alpha / static_cast<double>(options.rank));
     weight->second =
         (weight->second.to(at::kFloat) + product.to(weight->second.device())).to(weight->second.scalar_type());
   }

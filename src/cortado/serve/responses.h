@@ -38,7 +38,7 @@ class RunningResponse {
   friend class Responses;
   RunningResponse() = default;
   bool follow(const Tell& tell);
-  bool tell_of(const Tell& tell, const char* type, Json event);
+  bool tell_of(const Tell& tell, const char* type, const Json& event);
   void finish(Finish finish);
   void keep(StoredResponse stored);
   void fail(const std::string& why);

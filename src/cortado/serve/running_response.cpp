@@ -58,7 +58,7 @@ Json RunningResponse::usage() const {
   return usage;
 }
 
-bool RunningResponse::tell_of(const Tell& tell, const char* type, Json event) {
+bool RunningResponse::tell_of(const Tell& tell, const char* type, const Json& event) {
   if (!stream_) return true;
   Json whole = {{"type", type}, {"sequence_number", events_++}};
   whole.update(event);
@@ -123,7 +123,7 @@ void RunningResponse::fail(const std::string& why) {
 
 bool RunningResponse::follow(const Tell& tell) {
   const Json place = {{"item_id", message_id_}, {"output_index", 0}, {"content_index", 0}};
-  const auto at = [&](Json more) {
+  const auto at = [&](const Json& more) {
     Json event = place;
     event.update(more);
     return event;

@@ -294,7 +294,6 @@ class SchemaTranslator {
 
   // Returns a constant that the rule will replace.
   Json rule(const Pattern& pattern) {
-    const std::string text = pattern.rules("@");
     const auto known =
         std::find_if(rules_.begin(), rules_.end(), [&](const auto& it) { return pattern.rules(it.name) == it.rules; });
     if (known != rules_.end()) return {{"const", known->place}};

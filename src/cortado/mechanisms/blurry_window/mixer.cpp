@@ -76,7 +76,7 @@ Tensor blurry_contents(const Json& settings, int64_t tokens) {
   // any number of heads divides 0; the weights are equal for all heads
   const BlurrySettings read = read_blurry(reader, {.dim = 0});
   reader.finish();
-  const Tensor w = blurry_weights(at::arange(tokens), read.sizes, at::kDouble).t();  // [N, T]
+  Tensor w = blurry_weights(at::arange(tokens), read.sizes, at::kDouble).t();  // [N, T]
   if (!read.decay) return w;
   Tensor left = at::ones_like(w);
   for (int64_t s = tokens - 2; s >= 0; --s) left.select(1, s).copy_(left.select(1, s + 1) * (1 - w.select(1, s + 1)));

@@ -34,7 +34,7 @@ LinearResult normalized_linear(const Tensor& q, const Tensor& k, const Tensor& v
                      {"state", state, "NSKV"},
                      {"normalizer", normalizer, "NSK"}});
   const ScanHeads heads = heads_of(sizes);
-  const c10::SymInt rows = sizes['N'], keys = sizes['K'], values = sizes['V'];
+  const c10::SymInt &rows = sizes['N'], &keys = sizes['K'], &values = sizes['V'];
   const bool resumed = given_together(kLinearOp, {&state, &normalizer}, "state and normalizer");
   fail_input_if(resumed && !causal, "[normalized_linear] causal=False takes no state");
   const auto type = accumulation_type({q, k, v, state, normalizer});

@@ -219,7 +219,7 @@ Tensor taken(const Tensor& x, const CacheSets& sets) {
 }  // namespace
 
 Tensor SparseCache::keys_of(const CacheCandidates& from, const CacheSets& sets) const {
-  const Tensor k = taken(from.k, sets);
+  Tensor k = taken(from.k, sets);
   if (!rule_.rotary || k.numel() == 0) return k;
   return turned(k.view({1, -1, 1, k.size(3)}), sets.turns.view({1, -1}), /*back=*/true).view(k.sizes());
 }

@@ -217,7 +217,8 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
       const int64_t old = std::max<int64_t>(0, tokens - rule.window), waiting = std::min(old, rule.chunk / 2);
       if (most > 0) pairs += static_cast<double>(waiting + std::min(most, old - waiting));
     }
-    return pairs * static_cast<double>(settings_.heads / settings_.kv_heads);
+    const int64_t queries_per_key = settings_.heads / settings_.kv_heads;
+    return pairs * static_cast<double>(queries_per_key);
   }
 
   void read_score(JsonReader& settings, int64_t dim) {

@@ -41,7 +41,7 @@ class Rwkv4Mixer : public Mixer {
     declare_shift(layout, dim_);
     layout.scan("numerator", {width_});
     layout.scan("denominator", {width_});
-    layout.scan("maximum", {width_}, -INFINITY);
+    layout.scan("maximum", {width_}, -std::numeric_limits<double>::infinity());
   }
 
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {

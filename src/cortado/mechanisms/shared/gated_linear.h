@@ -33,7 +33,8 @@ struct GatedLinearSettings {
     read.taps = read_taps(settings);
     read.feature_map = settings.choice("feature_map", {"none", "silu", "relu", "elu"}, feature_map);
     read.norm_eps = settings.number("norm_eps", 0.0, 1.0, norm_eps);
-    read.scale = 1 / std::sqrt(static_cast<double>(read.key_dim / read.heads));
+    const int64_t head_dim = read.key_dim / read.heads;
+    read.scale = 1 / std::sqrt(static_cast<double>(head_dim));
     return read;
   }
 };

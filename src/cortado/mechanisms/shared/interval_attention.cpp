@@ -91,7 +91,7 @@ class IntervalAttention : public torch::autograd::Function<IntervalAttention> {
     const Tensor lse = saved[6].masked_fill(saved[6] == -kInfinity, 0);
     const IntervalSizes sizes{ctx->saved_data["scale"].toDouble(), ctx->saved_data["softcap"].toDouble(),
                               ctx->saved_data["chunk"].toInt()};
-    const Tensor dout = gradients[0];
+    const Tensor& dout = gradients[0];
     const Tensor shift = gradients[1] - (dout * o).sum(3, /*keepdim=*/true);
     Tensor dq = at::zeros_like(q), dk = at::zeros_like(k), dv = at::zeros_like(v);
     for_each_pair(begin, end, q.size(2), k.size(2), sizes.chunk,

@@ -25,7 +25,7 @@ struct ProjectionSettings {
     ProjectionSettings read = read_sizes(settings, context);
     const double fraction = settings.number("rotary_fraction", 0.0, 1.0, 1.0);
     read.rotary_dim = static_cast<int64_t>(fraction * static_cast<double>(read.head_dim));
-    read.rotary = read_rotary(settings, context, read.head_dim, context.rotary, *read.rotary_dim);
+    read.rotary = read_rotary(settings, context, read.head_dim, context.rotary, read.rotary_dim);
     settings.fail_if(read.rotary && (*read.rotary_dim < 2 || *read.rotary_dim % 2 != 0), "rotary_fraction ", fraction,
                      " of head_dim (", read.head_dim, ") is ", *read.rotary_dim,
                      " channels, which cannot be turned in pairs");

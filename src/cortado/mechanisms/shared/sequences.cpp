@@ -33,7 +33,8 @@ void check_integers(const Tensor& x, std::string_view what) {
   fail_input_if(x.layout() != at::kStrided, what, " must be a dense tensor, got the layout ", x.layout());
 }
 
-Tensor checked_integers_kernel(const Tensor& x, std::string_view what, int64_t low, c10::SymInt high) {
+Tensor checked_integers_kernel(const Tensor& x, std::string_view what, int64_t low,
+                               c10::SymInt high) {  // NOLINT(performance-unnecessary-value-param): an operator's type
   check_integers(x, what);
   const Tensor out = x.to(at::kLong, /*non_blocking=*/false, /*copy=*/true);
   if (x.numel() == 0) return out;
@@ -43,7 +44,8 @@ Tensor checked_integers_kernel(const Tensor& x, std::string_view what, int64_t l
   return out;
 }
 
-Tensor checked_integers_meta(const Tensor& x, std::string_view, int64_t, c10::SymInt) {
+Tensor checked_integers_meta(const Tensor& x, std::string_view, int64_t,
+                             c10::SymInt) {  // NOLINT(performance-unnecessary-value-param): an operator's type
   return at::empty_symint(x.sym_sizes(), x.options().dtype(at::kLong));
 }
 

@@ -54,7 +54,7 @@ void add_rows_by_aten(const Head& head, Tensor logits, const Tensor& hidden, con
   const Tensor index = targets.unsqueeze(1);
   total.sub_(log_p.gather(1, index).sum());
   if (!gradients) return;
-  Tensor slope = log_p.exp_();  // softmax - one-hot: the gradient by the capped logits
+  const Tensor& slope = log_p.exp_();  // softmax - one-hot: the gradient by the capped logits
   slope.scatter_add_(1, index, at::full({1, 1}, -1, slope.options()).expand_as(index));
   if (head.softcap) slope.mul_(at::square(bend).neg_().add_(1));
   if (gradients->bias.defined()) gradients->bias.add_(slope.sum(0));

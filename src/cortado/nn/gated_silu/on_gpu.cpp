@@ -13,7 +13,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kPerBlock = kGpuSiluThreads * 8;
+constexpr int64_t kPerBlock = int64_t{kGpuSiluThreads} * 8;
 
 void launch(cuda::Machine& machine, const char* name, const GpuGatedSilu& in, const Tensor& like) {
   machine.launch({"gated_silu/kernel", cuda::variant_of(like.scalar_type()), name, kGpuSiluThreads},

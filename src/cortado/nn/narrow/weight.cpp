@@ -54,7 +54,7 @@ struct Spaced {
 
  private:
   static constexpr int kMost = 15;
-  static int nearest(float x) { return static_cast<int>(x + 0.5f); }  // without a library call
+  static int nearest(float x) { return static_cast<int>(x + 0.5f); }  // no call. NOLINT(bugprone-incorrect-roundings)
   static bool lie_on(const float* x, int64_t n, float from, float step) {
     const float inverse = 1 / step;
     return std::all_of(x, x + n, [&](float number) {

@@ -82,9 +82,8 @@ Normed norm_on_gpu(const Tensor& x, const Tensor& branch, const Tensor& weight, 
                    cuda::Machine& machine) {
   const c10::DeviceGuard guard(x.device());
   const Tensor from = cuda::dense(x), more = cuda::dense(branch), by = cuda::dense(weight);
-  const Normed made{branch.defined() ? at::empty(x.sizes(), x.options()) : x,
-                    at::empty(x.sizes(), x.options().dtype(type)),
-                    at::empty({x.numel() / x.size(-1)}, x.options().dtype(at::kFloat))};
+  Normed made{branch.defined() ? at::empty(x.sizes(), x.options()) : x, at::empty(x.sizes(), x.options().dtype(type)),
+              at::empty({x.numel() / x.size(-1)}, x.options().dtype(at::kFloat))};
   GpuNorm in = sized(from, by);
   in.branch = data_of(more);
   if (branch.defined()) in.sum = made.sum.mutable_data_ptr<float>();

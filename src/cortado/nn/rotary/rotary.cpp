@@ -15,7 +15,7 @@ constexpr int64_t kMostKeptAngles = int64_t{1} << 22;  // of the table that a th
 
 // theta^(-2i/channels), scaled, float64.
 Tensor make_frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptions& options) {
-  const Tensor plain =
+  Tensor plain =
       at::arange(0, channels, 2, options).mul_(-std::log(rotary.theta) / static_cast<double>(channels)).exp_();
   const RotaryScaling& scaling = rotary.scaling;
   if (scaling.type == RotaryScaling::Type::kNone) return plain;

@@ -11,7 +11,7 @@ namespace cortado::token {
 namespace {
 
 constexpr const char* kSource = "token/kernel";
-constexpr int64_t kMostRows = kGpuLinearTiles * kGpuLinearRows, kMostNumbers = int64_t{1} << 30;
+constexpr int64_t kMostRows = int64_t{kGpuLinearTiles} * kGpuLinearRows, kMostNumbers = int64_t{1} << 30;
 // Every block reads all of x. With more rows than kReadOnce that is more than its weights, and many blocks wait for it.
 constexpr int64_t kReadOnce = kGpuLinearOut, kFewOutputs = 8192;
 
