@@ -140,15 +140,15 @@ convolution::GpuInputs gpu_inputs(const Arguments& in) {
 Computation convolution_of(const Arguments& in, const Bounds& bounds) {
   return [&in, &bounds](const Tensors& given) -> Tensors {
     const auto wide = [&](const Tensor& x) { return x.defined() ? x.to(in.type()) : x; };
-    const Tensor x = wide(given[0]), taps = wide(given[1]), bias = wide(given[2]);
-    const int64_t tail = taps.size(1) - 1;
+    const Tensor x = wide(given[0]), taps = wide(given[1]).t().contiguous(), bias = wide(given[2]);
+    const int64_t tail = taps.size(0) - 1;
     const Tensor start =
         given[3].defined() ? wide(given[3]) : at::zeros({bounds.rows(x.size(0)), tail, x.size(2)}, x.options());
     const auto dense = [&](const Tensors& timed, const Tensors& first) -> PackedResult {
       const int64_t tokens = timed[0].size(1);
       const Tensor rows = at::cat({first[0], timed[0]}, 1);
       Tensor z = bias.defined() ? bias.expand_as(timed[0]) : at::zeros_like(timed[0]);
-      for (int64_t j = 0; j <= tail; ++j) z = at::addcmul(z, rows.narrow(1, j, tokens), taps.select(1, j));
+      for (int64_t j = 0; j <= tail; ++j) z = at::addcmul(z, rows.narrow(1, j, tokens), taps.select(0, j));
       return {{in.silu() ? at::silu(z) : z}, {rows.narrow(1, tokens, tail)}};
     };
     const PackedResult all = bounds.run({x}, {start}, dense);
