@@ -84,11 +84,13 @@ Tensors gradients_of(const Computation& f, const Tensors& inputs, const Tensors&
     results.push_back(made[i]);
     grads.push_back(grad_results[i].to(made[i].scalar_type()));
   }
+  Tensors own(differentiated.size());
+  if (!results.empty()) own = torch::autograd::grad(results, differentiated, grads, std::nullopt, false, true);
   Tensors found(inputs.size());
-  if (results.empty()) return found;
-  const Tensors own = torch::autograd::grad(results, differentiated, grads, std::nullopt, false, true);
   for (size_t i = 0, n = 0; i < inputs.size(); ++i) {
-    if (leaves[i].defined() && leaves[i].requires_grad()) found[i] = own[n++];
+    if (!leaves[i].defined() || !leaves[i].requires_grad()) continue;
+    found[i] = own[n].defined() ? own[n] : at::zeros_like(inputs[i]);
+    ++n;
   }
   return found;
 }

@@ -14,8 +14,8 @@ using Computation = std::function<Tensors(const Tensors&)>;
 Tensors recomputed(const Computation& f, const Tensors& inputs);
 
 // Recomputes f and returns the gradients of its floating-point inputs, given the gradients of its results (undefined:
-// zero). Entry i is undefined if no result depends on input i. Also works inside an operator's kernel, where autograd
-// is off.
+// zero). Entry i is zero if no result depends on input i, and undefined if that input is. Also works inside an operator's
+// kernel, where autograd is off.
 Tensors gradients_of(const Computation& f, const Tensors& inputs, const Tensors& grad_results);
 
 }  // namespace cortado

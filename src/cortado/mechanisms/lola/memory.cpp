@@ -8,7 +8,6 @@
 #include "cortado/mechanisms/shared/ring/ring.h"
 #include "cortado/mechanisms/shared/sequences.h"
 #include "cortado/primitives/common.h"
-#include "cortado/primitives/kernels/tensors.h"
 #include "cortado/primitives/window_attention/op.h"
 
 namespace cortado {

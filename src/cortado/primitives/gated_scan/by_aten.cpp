@@ -145,19 +145,18 @@ FormOutputs read_by_aten(const ScanCall& call, const Bounds& bounds) {
 
 FormOutputs differentiate_by_aten(const ScanCall& call, const Bounds& bounds, const Tensor& grad_o,
                                   const Tensor& grad_state) {
-  const Tensors in = inputs_of(call), found = gradients_of(scan_of(call, bounds), in, {grad_o, grad_state});
-  const auto of = [&](Input i) { return found[i].defined() || !in[i].defined() ? found[i] : at::zeros_like(in[i]); };
+  const Tensors found = gradients_of(scan_of(call, bounds), inputs_of(call), {grad_o, grad_state});
   FormOutputs out{.y = {},
-                  .x = of(kKeys),
+                  .x = found[kKeys],
                   .w = {},
-                  .v = of(kValues),
-                  .g = of(kGates),
-                  .beta = of(kBeta),
+                  .v = found[kValues],
+                  .g = found[kGates],
+                  .beta = found[kBeta],
                   .bonus = {},
-                  .initial = of(kState),
+                  .initial = found[kState],
                   .final_state = {}};
-  (call.read_keys ? out.y : out.w) = of(kQuery);
-  if (call.bonus.defined()) out.bonus = of(kBonus).unsqueeze(0);  // with a batch dimension
+  (call.read_keys ? out.y : out.w) = found[kQuery];
+  if (call.bonus.defined()) out.bonus = found[kBonus].unsqueeze(0);  // with a batch dimension
   return out;
 }
 

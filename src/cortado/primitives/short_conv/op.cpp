@@ -168,12 +168,9 @@ TensorTuple<2> forward_by_aten(const Arguments& in, const Bounds& bounds) {
 
 Four backward_by_aten(const Arguments& in, const Bounds& bounds, const Tensor& grad_y,
                       const OptionalTensor& grad_state) {
-  const Tensors inputs = inputs_of(in),
-                found = gradients_of(convolution_of(in, bounds), inputs, {grad_y, grad_state.value_or(Tensor())});
-  const auto of = [&](size_t i) {
-    return found[i].defined() || !inputs[i].defined() ? found[i] : at::zeros_like(inputs[i]);
-  };
-  return {of(0), of(1), of(2), of(3)};
+  const Tensors found =
+      gradients_of(convolution_of(in, bounds), inputs_of(in), {grad_y, grad_state.value_or(Tensor())});
+  return {found[0], found[1], found[2], found[3]};
 }
 
 // --- The operator and its gradient. ---

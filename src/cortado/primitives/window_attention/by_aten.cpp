@@ -134,12 +134,8 @@ AttentionOutputs forward_by_aten(const AttentionInputs& in) {
 
 InputGradients backward_by_aten(const AttentionInputs& in, const Tensor& grad_o, const Tensor& grad_lse,
                                 const Tensor& grad_row_max) {
-  const Tensors given = inputs_of(in),
-                found = gradients_of(attention_of(in), given, {grad_o, grad_lse, grad_row_max, {}});
-  const auto of = [&](size_t i) {
-    return found[i].defined() || !given[i].defined() ? found[i] : at::zeros_like(given[i]);
-  };
-  return {of(0), of(1), of(2), of(3), of(4)};
+  const Tensors found = gradients_of(attention_of(in), inputs_of(in), {grad_o, grad_lse, grad_row_max, {}});
+  return {found[0], found[1], found[2], found[3], found[4]};
 }
 
 }  // namespace cortado::window
