@@ -6,6 +6,8 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <array>
+
 #include "cortado/base/error.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/models/checkpoint.h"
@@ -86,8 +88,9 @@ Tensors part_backward(const std::string& part, const std::string& autocast, bool
 
 // The node that tracing sees.
 struct Opaque : torch::autograd::Function<Opaque> {
-  static variable_list forward(AutogradContext* context, at::TensorList tensors, const std::string& part,
-                               const std::string& autocast, bool training, int64_t weights, int64_t inputs,
+  // `ends`: where the weights end in `tensors`, then the inputs, then the state.
+  static variable_list forward(AutogradContext* context, at::TensorList tensors, const std::array<size_t, 3>& ends,
+                               const std::string& part, const std::string& autocast, bool training,
                                const OptionalTensor& cu_seqlens) {
     const at::AutoDispatchBelowADInplaceOrView below;
     static const auto call =
@@ -98,10 +101,10 @@ struct Opaque : torch::autograd::Function<Opaque> {
     context->saved_data["part"] = part;
     context->saved_data["autocast"] = autocast;
     context->saved_data["training"] = training;
-    context->saved_data["counts"] = std::vector<int64_t>{weights, inputs, static_cast<int64_t>(tensors.size())};
-    const auto first = static_cast<size_t>(weights), second = static_cast<size_t>(weights + inputs);
-    const Tensors results = call.call(part, autocast, training, tensors.slice(0, first),
-                                      tensors.slice(first, second - first), tensors.slice(second), cu_seqlens);
+    context->saved_data["ends"] = std::vector<int64_t>(ends.begin(), ends.end());
+    const Tensors results =
+        call.call(part, autocast, training, tensors.slice(0, ends[0]), tensors.slice(ends[0], ends[1] - ends[0]),
+                  tensors.slice(ends[1]), cu_seqlens);
     variable_list fixed;
     for (const Tensor& x : results) {
       if (!x.is_floating_point()) fixed.push_back(x);
@@ -115,9 +118,9 @@ struct Opaque : torch::autograd::Function<Opaque> {
     static const auto call =
         c10::Dispatcher::singleton().findSchemaOrThrow("cortado::part_backward", "").typed<decltype(part_backward)>();
     const Tensors saved = context->get_saved_variables();
-    const auto counts = context->saved_data["counts"].toIntVector();
-    const auto first = static_cast<size_t>(counts[0]), second = static_cast<size_t>(counts[0] + counts[1]),
-               end = static_cast<size_t>(counts[2]);
+    const auto ends = context->saved_data["ends"].toIntVector();
+    const auto first = static_cast<size_t>(ends[0]), second = static_cast<size_t>(ends[1]),
+               end = static_cast<size_t>(ends[2]);
     const at::TensorList tensors = at::TensorList(saved).slice(0, end);
     const OptionalTensor cu_seqlens = saved.size() > end ? OptionalTensor(saved[end]) : std::nullopt;
     c10::List<OptionalTensor> given;
@@ -129,7 +132,7 @@ struct Opaque : torch::autograd::Function<Opaque> {
     for (size_t i = 0; i < results.size(); ++i) {
       if (!tensors[i].is_floating_point()) results[i] = Tensor();
     }
-    results.resize(end + 6);  // the arguments that are not tensors have no gradient
+    results.resize(end + 5);  // the arguments that are not tensors have no gradient
     return results;
   }
 };
@@ -146,8 +149,8 @@ Tensors part_autograd(const std::string& part, const std::string& autocast, bool
   }
   Tensors all = weights.vec();
   for (const auto& more : {inputs, state}) all.insert(all.end(), more.begin(), more.end());
-  return Opaque::apply(at::TensorList(all), part, autocast, training, static_cast<int64_t>(weights.size()),
-                       static_cast<int64_t>(inputs.size()), cu_seqlens);
+  const std::array<size_t, 3> ends{weights.size(), weights.size() + inputs.size(), all.size()};
+  return Opaque::apply(at::TensorList(all), ends, part, autocast, training, cu_seqlens);
 }
 
 // A part's facts for Python: JSON about its weights and state, and initial weights.

@@ -34,12 +34,18 @@ inline int64_t state_rows(const Tensor& x, const OptionalTensor& cu_seqlens) {
   return cu_seqlens ? cu_seqlens->size(0) - 1 : x.size(0);
 }
 
-// token_by_token for states [rows,H,K,V] of keys k and values v, both with all H heads. The last state is returned with
-// `state_heads` heads.
-inline TensorTuple<2> matrix_by_token(std::string_view op, const OptionalTensor& initial_state,
-                                      const OptionalTensor& cu_seqlens, const Tensor& k, const Tensor& v,
-                                      int64_t state_heads, const Tensor& nothing, const TokenStep& step,
-                                      bool reverse = false) {
+// A scan whose states are [rows,H,K,V]; k and v have all H heads. The last state is returned with `state_heads` heads.
+struct MatrixScan {
+  std::string_view op;
+  Tensor k, v;
+  int64_t state_heads;
+  const OptionalTensor &initial_state, &cu_seqlens;
+  bool reverse = false;
+};
+
+// As token_by_token().
+inline TensorTuple<2> matrix_by_token(const MatrixScan& scan, const Tensor& nothing, const TokenStep& step) {
+  const auto& [op, k, v, state_heads, initial_state, cu_seqlens, reverse] = scan;
   const int64_t heads = v.size(2);
   const Tensor start = initial_state ? expand_heads(initial_state->to(v.scalar_type()), heads, 1)
                                      : at::zeros({state_rows(v, cu_seqlens), heads, k.size(3), v.size(3)}, v.options());

@@ -64,7 +64,7 @@ class Hgrn2Mixer : public Mixer {
       log_f = at::logaddexp(log_f, at::log_sigmoid(-logits) + std::log(bound_));
       k = k * (1 - bound_);
     }
-    return output(scan_part(heads(q), k, heads(i), log_f, {}, {}, batch, state));
+    return output(scan_part({heads(q), k, heads(i), log_f}, batch, state));
   }
 
   void declare(StateLayout& layout) const override {

@@ -101,7 +101,7 @@ class LinearMixer : public Mixer {
   }
 
   Tensor mix(const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch, SequenceState* state) const {
-    if (!normalize_) return scan_part(q, k, v, {}, 1.0, {}, batch, state);
+    if (!normalize_) return scan_part({.q = q, .k = k, .v = v, .scale = 1.0}, batch, state);
     OptionalTensor scan = start_of(state, "scan_state"), normalizer = start_of(state, "normalizer");
     if (batch.parts) {  // both come from one sum; the normaliser's values are ones
       const Tensor start = at::cat({*scan, normalizer->unsqueeze(3)}, 3);

@@ -80,7 +80,8 @@ float score(const Evict& call, const Task& task, Scratch& scratch) {
   const Padded size(call);
   const int64_t candidates = call.cached + call.leaving, width = call.values + 1;
   const float* sums = call.sums + (task.batch * call.heads + task.head) * call.features * width;
-  pad_matrix(sums, call.features, width, task.sums);
+  const PaddedMatrix padded{task.sums, call.features, width};
+  padded.read(sums);
   fill(task.sums + call.features * size.answer, (size.tiled_features - call.features) * size.answer, 0);
   const auto read = [&](int64_t first, int64_t count, float* tile, int64_t row) {
     for (int64_t i = 0; i < count; ++i) {
@@ -88,7 +89,7 @@ float score(const Evict& call, const Task& task, Scratch& scratch) {
     }
   };
   float longest = 0;
-  for_products(0, candidates, task.sums, call.features, width, scratch, read, [&](int64_t i, const float* answer) {
+  for_products(0, candidates, padded, scratch, read, [&](int64_t i, const float* answer) {
     task.scores[i] = error(answer, pair(call.v, call.cached, task, i), call.values, longest);
   });
   return sqrtf(longest);

@@ -86,7 +86,7 @@ class LolaMixer : public FeatureMixer {
   Tensor defined(const Tensor& x, HeldPairs* held) const {
     const Projected p = project_reference(x);
     const Tensor k = for_queries(p.k), v = for_queries(p.v);
-    return lola_reference(p.q, k, v, phi_q_->forward(p.q), phi_k_->forward(k), window_factor_, rule_,
+    return lola_reference({p.q, k, v, phi_q_->forward(p.q), phi_k_->forward(k), window_factor_}, rule_,
                           /*chunked=*/x.size(1), held);
   }
 

@@ -150,8 +150,8 @@ struct Head {
 
 }  // namespace
 
-Tensor lola_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked, HeldPairs* held) {
+Tensor lola_reference(const LolcatsInputs& in, const LolaRule& rule, int64_t chunked, HeldPairs* held) {
+  const auto& [q, k, v, phi_q, phi_k, window_factor, cu_seqlens] = in;
   if (q.size(1) == 0) return at::zeros_like(v);
   std::vector<Tensor> rows;
   for (int64_t b = 0; b < q.size(0); ++b) {

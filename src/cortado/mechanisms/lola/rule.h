@@ -55,12 +55,9 @@ inline int64_t lola_cached(int64_t tokens, const LolaRule& rule) {
   return std::min(rule.cache, tokens - lola_kept(tokens, rule));
 }
 
-// The definition, token by token and head by head: q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F], window_factor
-// [H]. Pairs leave by chunks; with rule.token_window they leave one at a time from token `chunked` on. Dense,
+// The definition, token by token and head by head, for equal head counts. Pairs leave by chunks; with rule.token_window they leave one at a time from token `chunked` on. Dense,
 // differentiable by autograd. `held` receives, for the first sequence, which memory holds pair s when token t reads (0
 // window, 1 cache, 2 linear state, -1 none yet) and the pair's score if it was ranked then.
-Tensor lola_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                      const Tensor& window_factor, const LolaRule& rule, int64_t chunked = 0,
-                      HeldPairs* held = nullptr);
+Tensor lola_reference(const LolcatsInputs& in, const LolaRule& rule, int64_t chunked = 0, HeldPairs* held = nullptr);
 
 }  // namespace cortado

@@ -162,12 +162,12 @@ struct BlockOfHead {
 template <class Body>
 HWY_INLINE void for_tokens(const Timed& x, const BlockOfHead& at, const float* matrix, int64_t depth, int64_t columns,
                            Scratch& scratch, const Body& body) {
-  float* b = scratch.take(depth * round_up(columns, kLanes));
-  pad_matrix(matrix, depth, columns, b);
+  const PaddedMatrix padded{scratch.take(depth * round_up(columns, kLanes)), depth, columns};
+  padded.read(matrix);
   const auto read = [&](int64_t first, int64_t tokens, float* tile, int64_t width) {
     read_tile(x, {at.batch, at.head, first, 1, tokens}, 0, depth, 1.0f, tile, width);
   };
-  for_products(at.first, at.end, b, depth, columns, scratch, read, body);
+  for_products(at.first, at.end, padded, scratch, read, body);
 }
 
 void mapped_features_block(const MappedFeatures& call, int64_t task) {

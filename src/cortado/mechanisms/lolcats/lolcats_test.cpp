@@ -29,7 +29,7 @@ const LolcatsLayout kLayouts[] = {LolcatsLayout::kSliding, LolcatsLayout::kTerra
 const LolcatsMixture kMixtures[] = {LolcatsMixture::kLolcats, LolcatsMixture::kGated, LolcatsMixture::kPlain};
 
 Tensor run(const Inputs& in, const LolcatsRule& rule) {
-  return lolcats(in.q, in.k, in.v, in.phi_q, in.phi_k, in.factor, rule);
+  return lolcats({in.q, in.k, in.v, in.phi_q, in.phi_k, in.factor}, rule);
 }
 
 // Runs the rows as packed sequences.
@@ -37,7 +37,7 @@ Tensor run_packed(const Inputs& in, const LolcatsRule& rule) {
   const int64_t rows = in.q.size(0), tokens = in.q.size(1);
   const auto packed = [](const Tensor& x) { return x.flatten(0, 1).unsqueeze(0); };
   const Tensor bounds = at::arange(rows + 1, at::kLong) * tokens;
-  return lolcats(packed(in.q), packed(in.k), packed(in.v), packed(in.phi_q), packed(in.phi_k), in.factor, rule, bounds)
+  return lolcats({packed(in.q), packed(in.k), packed(in.v), packed(in.phi_q), packed(in.phi_k), in.factor, bounds}, rule)
       .view({rows, tokens, in.factor.size(0), in.v.size(3)});
 }
 
@@ -116,7 +116,7 @@ TEST(Lolcats, HeadsBroadcastAndPackedSequencesStayApart) {
           lolcats_reference(part(q), part(wide(k)), part(wide(v)), part(phi_q), part(phi_k), in.factor, rule));
     }
     const Tensor bounds = at::tensor({0, 1, 1, 23, 60}, at::kInt);
-    EXPECT_CLOSE(lolcats(q, k, v, phi_q, phi_k, in.factor, rule, bounds), at::cat(parts, 1), 1e-11);
+    EXPECT_CLOSE(lolcats({q, k, v, phi_q, phi_k, in.factor, bounds}, rule), at::cat(parts, 1), 1e-11);
   }
 }
 
@@ -154,7 +154,7 @@ TEST(Lolcats, DenseFormEqualsItsDefinition) {
           for (Tensor* x : {&in.q, &in.k, &in.v}) *x = x->detach().to(type).requires_grad_(!constant);
           for (Tensor* x : {&in.phi_q, &in.phi_k, &in.factor}) *x = x->detach().to(type).requires_grad_(true);
           const Tensor got =
-              lolcats_dense(in.q, in.k, in.v, in.phi_q.slice(1, first), in.phi_k.narrow(1, 0, keys), in.factor, rule);
+              lolcats_dense({in.q, in.k, in.v, in.phi_q.slice(1, first), in.phi_k.narrow(1, 0, keys), in.factor}, rule);
           EXPECT_CLOSE(got, right, tolerance) << tokens << " " << constant;
           const auto gradients = testing::gradients({got}, {weights[0].to(type)}, {in.phi_q, in.phi_k, in.factor});
           testing::expect_gradients_close(gradients, expected, 10 * tolerance);
@@ -203,7 +203,7 @@ TEST(Lolcats, SaysWhatDoesNotFit) {
             "[lolcats] layout must be \"sliding\" or \"terrace\", got \"tk\"");
   EXPECT_EQ(testing::error_of([] { value_of(lolcats_mixtures(), "none", "[lolcats] mixture"); }),
             "[lolcats] mixture must be \"lolcats\", \"gated\" or \"plain\", got \"none\"");
-  EXPECT_THROW(lolcats(in.q, in.k, in.v, in.phi_q, in.phi_k, at::zeros({3}), {}), InputError);
+  EXPECT_THROW(lolcats({in.q, in.k, in.v, in.phi_q, in.phi_k, at::zeros({3})}, {}), InputError);
 }
 
 // Compares the kernels with ATen in float64: odd widths, and numbers so far apart that some features are below the

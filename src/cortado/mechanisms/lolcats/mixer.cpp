@@ -112,8 +112,9 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
   // Whole dense sequences from the zero state, [B,T,H,d].
   Tensor mix(const Projected& p) const {
     const auto [first, keys] = lolcats_far(p.q.size(1), rule_);
-    return lolcats_dense(p.q, p.k, p.v, phi_q_->forward(p.q.slice(1, first)), key_features(p.k.narrow(1, 0, keys)),
-                         window_factor_, rule_);
+    return lolcats_dense({p.q, p.k, p.v, phi_q_->forward(p.q.slice(1, first)), key_features(p.k.narrow(1, 0, keys)),
+                          window_factor_},
+                         rule_);
   }
 
   // φ_k of the keys, which are repeated to the query heads first.
@@ -196,7 +197,7 @@ OperatorCase lolcats_case() {
   c.inputs = [](const OperatorSizes& s) { return join(qkv(s), {positive(s), positive(s), at::randn({s.heads})}); };
   c.steps = false;
   c.call = [rule](const Tensors& in, const Tensors&) {
-    return Tensors{lolcats(in[0], in[1], in[2], in[3], in[4], in[5], rule)};
+    return Tensors{lolcats({in[0], in[1], in[2], in[3], in[4], in[5]}, rule)};
   };
   c.reference = [rule](const Tensors& in) {
     return Tensors{lolcats_reference(in[0], in[1], in[2], in[3], in[4], in[5], rule)};

@@ -187,7 +187,7 @@ using LolcatsSignature = Tensor(const Tensor&, const Tensor&, const Tensor&, con
 Tensor lolcats_operator(const LolcatsArguments& in) {
   const LolcatsRule rule{in.window, value_of(lolcats_layouts(), in.layout, "[lolcats] layout"),
                          value_of(lolcats_mixtures(), in.mixture, "[lolcats] mixture"), in.scale, in.softcap};
-  return lolcats(in.q, in.k, in.v, in.phi_q, in.phi_k, in.window_factor, rule, in.cu_seqlens);
+  return lolcats({in.q, in.k, in.v, in.phi_q, in.phi_k, in.window_factor, in.cu_seqlens}, rule);
 }
 
 }  // namespace
@@ -256,9 +256,9 @@ LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule) {
 namespace {
 
 // `fused` allows the mechanism's own kernels where they apply; they are not operators and cannot be traced.
-Tensor dense_form(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                  const Tensor& window_factor, const LolcatsRule& rule, bool fused) {
+Tensor dense_form(const LolcatsInputs& in, const LolcatsRule& rule, bool fused) {
   const NoAutocast as_given;
+  const auto& [q, k, v, phi_q, phi_k, window_factor, cu_seqlens] = in;
   const int64_t batch = q.size(0), tokens = q.size(1);
   const int64_t heads =
       check_lolcats(q, k, v, std::max(phi_q.size(2), phi_k.size(2)), window_factor, rule, {}).expect_int();
@@ -283,9 +283,9 @@ Tensor dense_form(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
 
 }  // namespace
 
-Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-               const Tensor& window_factor, const LolcatsRule& given, const OptionalTensor& cu_seqlens) {
+Tensor lolcats(const LolcatsInputs& in, const LolcatsRule& given) {
   const NoAutocast as_given;
+  const auto& [q, k, v, phi_q, phi_k, window_factor, cu_seqlens] = in;
   LolcatsRule rule = given;
   const ScanHeads far = check_qkv(kLolcatsName, {"phi_q", phi_q}, {"phi_k", phi_k}, v);
   const c10::SymInt heads = check_lolcats(q, k, v, far.out, window_factor, rule, cu_seqlens);
@@ -297,8 +297,10 @@ Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   const bool dense = !cu_seqlens && known(q) && known(k) && known(v) && known(phi_q) && known(phi_k);
   const LolcatsFar parts = dense ? lolcats_far(q.size(1), rule) : LolcatsFar{};
   if (parts.keys > 0 && q.size(0) > 0) {
-    const Tensor queries = phi_q.slice(1, parts.first_query), keys = phi_k.slice(1, 0, parts.keys);
-    return dense_form(q, k, v, queries, keys, window_factor, rule, /*fused=*/false).to(v.scalar_type());
+    LolcatsInputs far = in;
+    far.phi_q = phi_q.slice(1, parts.first_query);
+    far.phi_k = phi_k.slice(1, 0, parts.keys);
+    return dense_form(far, rule, /*fused=*/false).to(v.scalar_type());
   }
   LolcatsCall call = call_from_zero(q, k, v, rule, cu_seqlens);
   const auto pack = [&](const Tensor& x) { return cu_seqlens ? x : x.flatten(0, 1).unsqueeze(0); };
@@ -314,10 +316,7 @@ Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   return result.o.view_symint({q.sym_size(0), q.sym_size(1), heads, v.sym_size(3)}).to(v.scalar_type());
 }
 
-Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                     const Tensor& window_factor, const LolcatsRule& rule) {
-  return dense_form(q, k, v, phi_q, phi_k, window_factor, rule, /*fused=*/true);
-}
+Tensor lolcats_dense(const LolcatsInputs& in, const LolcatsRule& rule) { return dense_form(in, rule, /*fused=*/true); }
 
 TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def(

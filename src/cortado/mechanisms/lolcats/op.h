@@ -67,10 +67,13 @@ struct SoftmaxPart {
 // log of the softmax part's weight).
 Tensor join_linear(const SoftmaxPart& near, const Tensor& far, const Tensor& window_factor, LolcatsMixture mixture);
 
-// Whole sequences from the zero state: q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F], window_factor [H] (before
-// the sigmoid). Returns [B,T,H,V] in v's type. Throws InputError for shapes that do not fit.
-Tensor lolcats(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-               const Tensor& window_factor, const LolcatsRule& rule, const OptionalTensor& cu_seqlens = {});
+struct LolcatsInputs {
+  Tensor q, k, v, phi_q, phi_k;  // q, k [B,T,H,K], v [B,T,H,V], phi_q, phi_k [B,T,H,F]
+  Tensor window_factor;          // [H], before the sigmoid
+  OptionalTensor cu_seqlens = {};
+};
+// Whole sequences from the zero state. Returns [B,T,H,V] in v's type. Throws InputError for shapes that do not fit.
+Tensor lolcats(const LolcatsInputs& in, const LolcatsRule& rule);
 
 // For dense sequences of T tokens from the zero state: only queries from `first_query` on have a linear part, and only
 // the first `keys` keys enter it.
@@ -80,8 +83,7 @@ struct LolcatsFar {
 LolcatsFar lolcats_far(int64_t tokens, const LolcatsRule& rule);
 // Equals lolcats() and is faster. Takes features of those queries [B,T-first_query,h,F] and keys [B,keys,h,F] only.
 // Returns float32 (float64 for float64).
-Tensor lolcats_dense(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,
-                     const Tensor& window_factor, const LolcatsRule& rule);
+Tensor lolcats_dense(const LolcatsInputs& in, const LolcatsRule& rule);
 
 // The definition: T x T matrices of both parts; dense, equal head counts, differentiable by autograd.
 Tensor lolcats_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& phi_q, const Tensor& phi_k,

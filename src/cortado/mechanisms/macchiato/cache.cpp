@@ -110,7 +110,7 @@ class Pieces {
   Tensor to_, from_;  // index maps between tokens and entries; undefined: the order is unchanged
 };
 
-std::string SparseCache::Part::name(const char* what) const { return concat("cache_", what, "_", most); }
+std::string SparseCache::HeadGroup::name(const char* what) const { return concat("cache_", what, "_", most); }
 
 SparseCache::SparseCache(const CacheRule& rule, int64_t head_dim) : rule_(rule) {
   if (rule_.rotary) {
@@ -122,7 +122,7 @@ SparseCache::SparseCache(const CacheRule& rule, int64_t head_dim) : rule_(rule) 
   for (size_t head = 0; head < rule_.most.size(); ++head) {
     if (rule_.most[head] > 0) alike[rule_.most[head]].push_back(static_cast<int64_t>(head));
   }
-  for (const auto& [most, heads] : alike) parts_.push_back({most, heads});
+  for (const auto& [most, heads] : alike) groups_.push_back({most, heads});
 }
 
 void SparseCache::declare(StateLayout& layout, const std::vector<int64_t>& pair) const {
@@ -130,14 +130,14 @@ void SparseCache::declare(StateLayout& layout, const std::vector<int64_t>& pair)
   for (const char* name : {"keys", "values"}) layout.cached_ring(name, pair, unjudged);
   const auto scored = [rule = rule_](int64_t tokens) { return rule.scored(tokens); };
   layout.scan_ring("scores", {pair[0], rule_.scores_of_pair()}, scored, {});
-  for (const Part& part : parts_) {
-    const auto cached = [rule = rule_, most = part.most](int64_t tokens) {
+  for (const HeadGroup& group : groups_) {
+    const auto cached = [rule = rule_, most = group.most](int64_t tokens) {
       return std::min(most, rule.judged(tokens));
     };
-    const auto heads = static_cast<int64_t>(part.heads.size());
-    for (const char* what : {"keys", "values"}) layout.cached_ring(part.name(what), {heads, pair[1]}, cached);
-    layout.scan_ring(part.name("scores"), {heads, rule_.scores_of_pair()}, cached, {});
-    layout.scan_ring(part.name("places"), {heads}, cached, {});
+    const auto heads = static_cast<int64_t>(group.heads.size());
+    for (const char* what : {"keys", "values"}) layout.cached_ring(group.name(what), {heads, pair[1]}, cached);
+    layout.scan_ring(group.name("scores"), {heads, rule_.scores_of_pair()}, cached, {});
+    layout.scan_ring(group.name("places"), {heads}, cached, {});
   }
 }
 
@@ -224,38 +224,39 @@ Tensor SparseCache::keys_of(const CacheCandidates& from, const CacheSets& sets) 
   return turned(k.view({1, -1, 1, k.size(3)}), sets.turns.view({1, -1}), /*back=*/true).view(k.sizes());
 }
 
-CacheCandidates SparseCache::candidates(const Part& part, const CacheInputs& in, const JoinedKeys& all,
-                                        const Tensor& scores, const CacheCall& call, const SequenceState& state) const {
-  const Tensor& keys = state.at(part.name("keys"));
+CacheCandidates SparseCache::candidates(const HeadGroup& group, const CacheOffers& offers, const CacheCall& call,
+                                        const SequenceState& state) const {
+  const auto& [all, plain_k, scores] = offers;
+  const Tensor& keys = state.at(group.name("keys"));
   int64_t first = all.k.size(1), end = 0;
   for (size_t row = 0; row < call.position.size(); ++row) {
     first = std::min(first, call.place(row, rule_.judged(call.position[row])));
     end = std::max(end, call.place(row, rule_.judged(call.end(row))));
   }
   const int64_t count = std::max<int64_t>(0, end - first), old = std::clamp<int64_t>(call.before - first, 0, count);
-  const auto leaving = [&](const Tensor& x) { return heads_of(x.narrow(1, first, count), part.heads); };
+  const auto leaving = [&](const Tensor& x) { return heads_of(x.narrow(1, first, count), group.heads); };
   // Keys in the ring are rotated by their absolute positions, so they are rotated back.
-  Tensor ring = heads_of(all.k.narrow(1, first, old), part.heads).to(keys.scalar_type());
+  Tensor ring = heads_of(all.k.narrow(1, first, old), group.heads).to(keys.scalar_type());
   if (rule_.rotary && old > 0) {
     const Tensor begin = at::tensor(call.position, at::kLong).to(keys.device()).unsqueeze(1);
     const Tensor back = (call.before - first) - begin - at::arange(old, begin.options());
     ring = apply_rotary(ring, back, *rule_.rotary);
   }
   const Tensor added =
-      heads_of(in.plain_k.narrow(1, std::max<int64_t>(0, first - call.before), count - old), part.heads);
-  const Tensor& places = state.at(part.name("places"));
+      heads_of(plain_k.narrow(1, std::max<int64_t>(0, first - call.before), count - old), group.heads);
+  const Tensor& places = state.at(group.name("places"));
   const Tensor token = at::tensor(call.position, places.options()).view({-1, 1, 1}) - (call.before - first) +
                        at::arange(count, places.options()).view({1, -1, 1});
-  const auto behind = [&](const char* what, const Tensor& x) { return at::cat({state.at(part.name(what)), x}, 1); };
+  const auto behind = [&](const char* what, const Tensor& x) { return at::cat({state.at(group.name(what)), x}, 1); };
   return {at::cat({keys, ring, added.to(keys.scalar_type())}, 1),
-          behind("values", leaving(all.v).to(state.at(part.name("values")).scalar_type())),
+          behind("values", leaving(all.v).to(state.at(group.name("values")).scalar_type())),
           behind("scores", leaving(scores)),
           behind("places", token.expand({-1, -1, keys.size(2)})),
           keys.size(1),
           first};
 }
 
-PairsRead SparseCache::read_set(const Part& part, const Tensor& far_q, const Tensor& k, const Tensor& v,
+PairsRead SparseCache::read_set(const HeadGroup& group, const Tensor& far_q, const Tensor& k, const Tensor& v,
                                 const std::vector<int64_t>& counts) const {
   const int64_t places = k.size(1), repeat = far_q.size(2) / static_cast<int64_t>(rule_.most.size());
   if (places == 0) return nothing(far_q, v);
@@ -264,9 +265,9 @@ PairsRead SparseCache::read_set(const Part& part, const Tensor& far_q, const Ten
   WindowAttentionOptions options = rule_.scores;
   options.causal = false;
   options.first_key = first_keys(first, far_q);
-  if (part.heads.size() == rule_.most.size()) return attend(far_q, k, v, options);
+  if (group.heads.size() == rule_.most.size()) return attend(far_q, k, v, options);
   std::vector<int64_t> heads;
-  for (const int64_t head : part.heads) {
+  for (const int64_t head : group.heads) {
     for (int64_t i = 0; i < repeat; ++i) heads.push_back(head * repeat + i);
   }
   const PairsRead some = attend(heads_of(far_q, heads), k, v, options);
@@ -275,25 +276,24 @@ PairsRead SparseCache::read_set(const Part& part, const Tensor& far_q, const Ten
   return {none.o.index_copy(2, numbers, some.o), none.lse.index_copy(2, numbers, some.lse)};
 }
 
-PairsRead SparseCache::read_part(const Part& part, const Tensor& far_q, const CacheInputs& in, const JoinedKeys& all,
-                                 const Tensor& scores, const CacheCall& call, const Pieces& pieces,
-                                 SequenceState& state) const {
+PairsRead SparseCache::read_group(const HeadGroup& group, const Tensor& far_q, const CacheOffers& offers,
+                                 const CacheCall& call, const Pieces& pieces, SequenceState& state) const {
   std::vector<int64_t> counts;
-  for (const int64_t position : call.position) counts.push_back(std::min(part.most, rule_.judged(position)));
+  for (const int64_t position : call.position) counts.push_back(std::min(group.most, rule_.judged(position)));
   PairsRead read;
   if (!pieces.several()) {
-    read = read_set(part, far_q, state.at(part.name("keys")), state.at(part.name("values")), counts);
+    read = read_set(group, far_q, state.at(group.name("keys")), state.at(group.name("values")), counts);
   }
-  if (!scores.defined()) return read;
-  const CacheCandidates from = candidates(part, in, all, scores, call, state);
-  const CacheSelection selected = select_pairs(from, call, rule_, part.most);
+  if (!offers.scores.defined()) return read;
+  const CacheCandidates from = candidates(group, offers, call, state);
+  const CacheSelection selected = select_pairs(from, call, rule_, group.most);
   if (pieces.several()) {
     const CacheSets& sets = selected.chunks;
-    read = read_set(part, far_q, keys_of(from, sets), taken(from.v, sets), sets.counts);
+    read = read_set(group, far_q, keys_of(from, sets), taken(from.v, sets), sets.counts);
   }
   const Tensor absent = selected.end.absent().to(from.k.device());
   const auto put = [&](const char* what, const Tensor& x) {
-    state.at(part.name(what)) = x.masked_fill(x.dim() > 3 ? absent.unsqueeze(3) : absent, 0);
+    state.at(group.name(what)) = x.masked_fill(x.dim() > 3 ? absent.unsqueeze(3) : absent, 0);
   };
   put("keys", keys_of(from, selected.end));
   put("values", taken(from.v, selected.end));
@@ -333,11 +333,11 @@ ExactRead SparseCache::read(const CacheInputs& in, SequenceState& state) const {
   near.first_key = all.first_key;
   ExactRead read{attend(in.q, all.k, all.v, near), read_waiting(in.q, all, call, pieces), {}};
   const Tensor far_q = pieces.split(from_chunk(in.plain_q, call.position));
-  for (const Part& part : parts_) {
-    const PairsRead some = read_part(part, far_q, in, all, ranked, call, pieces, state);
+  for (const HeadGroup& group : groups_) {
+    const PairsRead some = read_group(group, far_q, {all, in.plain_k, ranked}, call, pieces, state);
     if (!read.cached.o.defined()) {
       read.cached = some;
-    } else {  // the parts have disjoint heads, and o = 0, lse = -inf elsewhere
+    } else {  // the groups have disjoint heads, and o = 0, lse = -inf elsewhere
       read.cached = {read.cached.o + some.o, at::maximum(read.cached.lse, some.lse)};
     }
   }

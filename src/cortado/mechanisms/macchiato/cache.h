@@ -75,6 +75,13 @@ struct CacheInputs {
   Tensor q, plain_q, k, plain_k, v, score;
 };
 
+// Pairs of a call that may enter the cache: window and ring (`all`), their unrotated keys, and their scores by
+// by_span(), undefined if no row enters its next chunk.
+struct CacheOffers {
+  const JoinedKeys& all;
+  const Tensor &plain_k, &scores;
+};
+
 struct CacheCall;
 struct CacheCandidates;
 struct CacheSets;
@@ -96,20 +103,19 @@ class SparseCache {
   ExactRead read(const CacheInputs& in, SequenceState& state) const;
 
  private:
-  struct Part {  // key heads with equal λ
+  struct HeadGroup {  // key heads with equal λ
     int64_t most;
     std::vector<int64_t> heads;
     std::string name(const char* what) const;
   };
   PairsRead read_waiting(const Tensor& q, const JoinedKeys& all, const CacheCall& call, const Pieces& pieces) const;
-  // Reads one part's cache with far_q, which is split into pieces, and updates the part's tensors in the state.
-  // `scores` come from by_span(); undefined if no row enters its next chunk.
-  PairsRead read_part(const Part& part, const Tensor& far_q, const CacheInputs& in, const JoinedKeys& all,
-                      const Tensor& scores, const CacheCall& call, const Pieces& pieces, SequenceState& state) const;
-  PairsRead read_set(const Part& part, const Tensor& far_q, const Tensor& k, const Tensor& v,
+  // Reads one group's cache with far_q, which is split into pieces, and updates the group's tensors in the state.
+  PairsRead read_group(const HeadGroup& group, const Tensor& far_q, const CacheOffers& offers, const CacheCall& call,
+                      const Pieces& pieces, SequenceState& state) const;
+  PairsRead read_set(const HeadGroup& group, const Tensor& far_q, const Tensor& k, const Tensor& v,
                      const std::vector<int64_t>& counts) const;
-  CacheCandidates candidates(const Part& part, const CacheInputs& in, const JoinedKeys& all, const Tensor& scores,
-                             const CacheCall& call, const SequenceState& state) const;
+  CacheCandidates candidates(const HeadGroup& group, const CacheOffers& offers, const CacheCall& call,
+                             const SequenceState& state) const;
   // Rotates the q of tokens from `position` on by their distance to the first token of their chunk.
   Tensor from_chunk(const Tensor& plain_q, const std::vector<int64_t>& position) const;
   // Rotates x [B,T,h,K] by `tokens` positions (int64 [B,T] on the CPU), forwards or back.
@@ -120,7 +126,7 @@ class SparseCache {
   Tensor by_span(const Tensor& scores, const CacheCall& call) const;
 
   CacheRule rule_;
-  std::vector<Part> parts_;
+  std::vector<HeadGroup> groups_;
   RotaryTable turns_;  // angles of the first positions, float32
 };
 

@@ -109,10 +109,10 @@ void keep_starts(const Strip& strip, int64_t strips, const float* a, float* star
   }
 }
 
-// Computes one token's gradients. `h` points to the states before the token, which are followed by those after it.
-HWY_INLINE void differentiate(const Strip& strip, int64_t t, const float* a, const float* h, const float* factors,
-                              float* grad, float* da, float* db, float* dc) {
+// Computes one token's gradients. of_token.states are those before the token, followed by those after it.
+HWY_INLINE void differentiate(const Strip& strip, int64_t t, const Memory& of_token) {
   const Floats d;
+  const auto [a, grad, da, starts, h, factors, db, dc] = of_token;
   const SelectiveScan& in = strip.in;
   const Vec step = strip.load(in.step, t), x = strip.load(in.x, t), dy = strip.load(in.dy, t);
   const Vec write = hn::Mul(step, x);
@@ -144,9 +144,10 @@ void differentiate_chunk(const Strip& strip, int64_t first, int64_t end, const f
             [&](int64_t n, Vec factor, Vec) HWY_ATTR { hn::Store(factor, d, factors + n * kLanes); });
   }
   for (int64_t t = end - 1; t >= first; --t) {
-    const int64_t at = (t - first) * strip.size;
-    differentiate(strip, t, of_strip.a, of_strip.states + at, of_strip.factors + at, of_strip.grad, of_strip.da,
-                  of_strip.db + at, of_strip.dc + at);
+    Memory of_token = of_strip;
+    for (float** each : {&of_token.states, &of_token.factors, &of_token.db, &of_token.dc})
+      *each += (t - first) * strip.size;
+    differentiate(strip, t, of_token);
   }
 }
 

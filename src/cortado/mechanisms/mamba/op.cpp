@@ -88,12 +88,12 @@ class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunc
 // The scan on a GPU. `bounds` are those of packed sequences; empty if there are none.
 class SelectiveScanOnGpu : public torch::autograd::Function<SelectiveScanOnGpu> {
  public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& step, const Tensor& a,
-                               const Tensor& b, const Tensor& c, const Tensor& start,
-                               const std::vector<int64_t>& bounds) {
-    ctx->save_for_backward({x, step, a, b, c, start});
+  // `all`: x, step, a, b, c and the first state.
+  static variable_list forward(AutogradContext* ctx, at::TensorList all, const std::vector<int64_t>& bounds) {
+    ctx->save_for_backward(all.vec());
     ctx->saved_data["bounds"] = bounds;
-    const auto [y, last] = mamba_kernel::scan_on_gpu({x, step, a, b, c}, start, given(bounds), cuda::machine_of(x));
+    const auto [y, last] = mamba_kernel::scan_on_gpu({all[0], all[1], all[2], all[3], all[4]}, all[5], given(bounds),
+                                                     cuda::machine_of(all[0]));
     return {y, last};
   }
 
@@ -167,7 +167,7 @@ TensorTuple<2> selective_scan(const SelectiveScan& in, const Tensor& start, cons
                     "kernel", [&] { return mamba_kernel::gpu_takes(in, start); },
                     [&] {
                       const auto rows = cu_seqlens ? bounds() : std::vector<int64_t>();
-                      return pair(SelectiveScanOnGpu::apply(in.x, in.step, in.a, in.b, in.c, start, rows));
+                      return pair(SelectiveScanOnGpu::apply(at::TensorList({in.x, in.step, in.a, in.b, in.c, start}), rows));
                     }),
                 otherwise("segments", [&] {
                   return each_sequence([&](const SelectiveScan& one, const Tensor& first) {

@@ -51,7 +51,7 @@ class Mamba2Mixer : public Mixer {
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Projected in = project(x);
     const Operands now = operands(convolve(conv_, in.mixed, batch, state), in.step);
-    return output(scan_part(now.q, now.k, now.v, now.g, 1.0, {}, batch, state), now.x, in.z);
+    return output(scan_part({now.q, now.k, now.v, now.g, 1.0}, batch, state), now.x, in.z);
   }
 
   struct Projected {

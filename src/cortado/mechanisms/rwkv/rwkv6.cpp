@@ -61,7 +61,7 @@ class Rwkv6Mixer : public Mixer {
 
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Operands in = operands(x, previous(x, batch, state));
-    return output(scan_part(in.r, in.k, in.v, in.g, 1.0, bonus_, batch, state), in.gate);
+    return output(scan_part({in.r, in.k, in.v, in.g, 1.0, bonus_}, batch, state), in.gate);
   }
 
   struct Operands {

@@ -72,7 +72,7 @@ class GatedLinearMixer : public Mixer {
     Tensor positions;
     if (settings_.rotary) positions = batch.positions(x, start_of(state, "position"));
     const Qkv in = operands(maps_.forward(x, batch, state), positions);
-    return output(x, scan_part(in.q, in.k, in.v, decay(x), settings_.scale, {}, batch, state));
+    return output(x, scan_part({in.q, in.k, in.v, decay(x), settings_.scale}, batch, state));
   }
 
   void declare(StateLayout& layout) const override {

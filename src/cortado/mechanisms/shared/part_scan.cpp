@@ -57,14 +57,12 @@ Tensor delta_state_before_part(const Tensor& k, const Tensor& v, const Tensor& b
   return compose({k, v, beta}, g, Decay::kMatrices, made).before(parts, start, Decay::kMatrices);
 }
 
-Tensor scan_part(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,
-                 std::optional<double> scale, const OptionalTensor& bonus, const Batch& batch, SequenceState* state,
-                 const std::string& name) {
-  OptionalTensor start = start_of(state, name);
-  if (batch.parts) start = state_before_part(k, v, g, *start, *batch.parts);
-  auto [o, last] =
-      gated_scan(for_products(q), for_products(k), for_products(v), g, "key", scale, bonus, start, batch.cu_seqlens);
-  if (state) state->at(name) = last;
+Tensor scan_part(const ScanInputs& in, const Batch& batch, SequenceState* state) {
+  OptionalTensor start = start_of(state, "scan_state");
+  if (batch.parts) start = state_before_part(in.k, in.v, in.g, *start, *batch.parts);
+  auto [o, last] = gated_scan(for_products(in.q), for_products(in.k), for_products(in.v), in.g, "key", in.scale,
+                              in.bonus, start, batch.cu_seqlens);
+  if (state) state->at("scan_state") = last;
   return o;
 }
 

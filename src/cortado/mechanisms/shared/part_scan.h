@@ -17,10 +17,15 @@ Tensor state_before_part(const Tensor& k, const Tensor& v, const OptionalTensor&
 Tensor delta_state_before_part(const Tensor& k, const Tensor& v, const Tensor& beta, const OptionalTensor& g,
                                const Tensor& start, const SequenceParts& parts);
 
-// Runs gated_scan, read along the keys, from the state's tensor `name`, and stores the final state there. Returns o. If
-// earlier tokens are in other processes, starts from their composed state.
-Tensor scan_part(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,
-                 std::optional<double> scale, const OptionalTensor& bonus, const Batch& batch, SequenceState* state,
-                 const std::string& name = "scan_state");
+// Arguments of a gated_scan that reads along the keys.
+struct ScanInputs {
+  Tensor q, k, v;
+  OptionalTensor g = {};
+  std::optional<double> scale = {};
+  OptionalTensor bonus = {};
+};
+// Runs the scan from the state's tensor "scan_state" and stores the final state there. Returns o. If earlier tokens are
+// in other processes, starts from their composed state.
+Tensor scan_part(const ScanInputs& in, const Batch& batch, SequenceState* state);
 
 }  // namespace cortado

@@ -29,7 +29,7 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
                 "; only softmax and sliding_window can be exported");
   AttentionSettings settings = AttentionSettings::read_all(reader, mixer_context(config, static_cast<int64_t>(layer)));
   if (kind == kSlidingWindow.name) settings.window = reader.integer("window", 1, 1 << 30, 129);
-  expect(!settings.qk_norm && !settings.output_gate, "norms of queries and keys, or gates behind the attention");
+  expect(!settings.qk_norm && !settings.output_gate, "norms of queries and keys, or gates after the attention");
   expect(settings.taps == 0, "short convolutions of queries, keys and values (\"taps\")");
   expect(settings.rotary && settings.rotary_dim == settings.head_dim,
          "attention without rotary positions in all of a head");
@@ -139,16 +139,16 @@ PretrainedDecoder decoder_of(const ModelConfig& config) {
   expect(config.causal, "bidirectional attention");
   expect(config.norm == NormKind::kRms, "LayerNorm");
   expect(!config.head_bias, "bias of the head");
-  expect(!config.embedding_norm && !config.embedding_scale, "norm behind the embedding, or a scale but √D");
+  expect(!config.embedding_norm && !config.embedding_scale, "a norm after the embedding, or a scale other than √D");
   PretrainedDecoder decoder;
   decoder.model = config;
   if (decoder.gemma()) {
     expect(config.feed_forward == FeedForwardKind::kGeglu && config.scaled_embedding && !config.feed_forward_bias &&
                config.feed_forward_activation == Activation::kGeluTanh,
-           "norms behind the branches but with GeGLU (by tanh) and embeddings times √D");
+           "norms after the branches without GeGLU (by tanh) and embeddings times √D");
   } else {
     expect(config.feed_forward == FeedForwardKind::kSwiglu && !config.scaled_embedding,
-           "feed-forward but SwiGLU, or scaled embeddings, without norms behind the branches");
+           "a feed-forward other than SwiGLU, or scaled embeddings, without norms after the branches");
   }
   const AttentionSettings& first = decoder.attention = attention_of(config, 0);
   for (size_t i = 0; i < config.layers.size(); ++i) {

@@ -25,7 +25,7 @@ Json rope_object(JsonReader& config, const std::string& name) {
   }
   if (chosen.is_null()) return object;
   for (const auto& [key, value] : object.items()) {
-    config.fail_if(!value.is_object(), "\"", name, "\" has \"", key, "\" beside what is said for each type of layers");
+    config.fail_if(!value.is_object(), "\"", name, "\" has \"", key, "\" although each type of layers has its own");
   }
   return without_nulls(chosen);
 }

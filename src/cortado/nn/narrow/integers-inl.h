@@ -57,7 +57,7 @@ HWY_INLINE Weights weights_of(const Matrix& matrix, int64_t at) {
     return {load_vector(d, reinterpret_cast<const BFloat16*>(matrix.scales) + at), hn::Zero(d)};
   } else {
     return {load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.scales) + at),
-            load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.besides) + at)};
+            load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.offsets) + at)};
   }
 }
 
@@ -81,7 +81,7 @@ constexpr int kVecs = kColumns / kLanes;
 // The initial value of an 8-bit group's sum; corrects for x being 128 higher.
 HWY_INLINE hn::Vec<Ints> first_sum(const Matrix& matrix, int64_t at) {
   const hn::Rebind<int16_t, Ints> halves;
-  const auto* sums = reinterpret_cast<const int16_t*>(matrix.besides) + at;
+  const auto* sums = reinterpret_cast<const int16_t*>(matrix.offsets) + at;
   return hn::Neg(hn::ShiftLeft<7>(hn::PromoteTo(Ints(), hn::LoadU(halves, sums))));
 }
 

@@ -142,7 +142,7 @@ void pack_int8(const float* rows, int64_t stride, const Matrix& to, int64_t bloc
                  !there          ? 0
                  : left < kGroup ? left
                                  : kGroup,
-                 values + g * kGroup * kColumns + 4 * c, to.scales[at], to.besides[at]);
+                 values + g * kGroup * kColumns + 4 * c, to.scales[at], to.offsets[at]);
     }
   }
 }

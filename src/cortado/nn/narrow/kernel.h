@@ -24,7 +24,7 @@ struct Matrix {
   int64_t out = 0, in = 0;
   uint8_t* values = nullptr;    // [blocks, inputs / (32 / bits), kColumns, 4]; 8 bits: signed
   uint16_t* scales = nullptr;   // [blocks, groups, kColumns]; 8 bits: bfloat16, 4 bits: float16
-  uint16_t* besides = nullptr;  // as scales; 8 bits: int16, a group's sum; 4 bits: float16, the least number
+  uint16_t* offsets = nullptr;  // as scales; 8 bits: int16, a group's sum; 4 bits: float16, the least number
 
   int64_t blocks() const { return (out + kColumns - 1) / kColumns; }
   int64_t inputs() const { return (in + kGroup - 1) / kGroup * kGroup; }

@@ -20,10 +20,10 @@ TEST(NarrowThreads, Integers) {
     const auto numbers = static_cast<size_t>(matrix.blocks() * matrix.groups() * narrow::kColumns);
     std::vector<uint8_t> values(static_cast<size_t>(matrix.blocks() * matrix.block_bytes()));
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint8_t>(i * 37);
-    std::vector<uint16_t> scales(numbers, 0x3C01), besides(numbers, 0x3802);
+    std::vector<uint16_t> scales(numbers, 0x3C01), offsets(numbers, 0x3802);
     matrix.values = values.data();
     matrix.scales = scales.data();
-    matrix.besides = besides.data();
+    matrix.offsets = offsets.data();
     const narrow::Map map{.matrix = matrix, .y = y.data(), .y_row = kOut};
     Floats room(static_cast<size_t>(narrow::room_of(kRows, kIn)));
     const narrow::Product call{

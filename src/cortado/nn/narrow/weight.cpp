@@ -143,7 +143,7 @@ NarrowWeight::NarrowWeight(int bits, int64_t out, int64_t in) : bits_(bits), out
   const int64_t blocks = size.blocks(), groups = size.groups();
   values_ = at::empty({blocks, size.block_bytes()}, at::kByte);
   scales_ = at::empty({blocks, groups, kColumns}, bits == 8 ? at::kBFloat16 : at::kHalf);
-  besides_ = at::empty({blocks, groups, kColumns}, bits == 8 ? at::kShort : at::kHalf);
+  offsets_ = at::empty({blocks, groups, kColumns}, bits == 8 ? at::kShort : at::kHalf);
 }
 
 narrow::Matrix NarrowWeight::matrix() const {
@@ -152,7 +152,7 @@ narrow::Matrix NarrowWeight::matrix() const {
           in_,
           values_.data_ptr<uint8_t>(),
           static_cast<uint16_t*>(scales_.data_ptr()),
-          static_cast<uint16_t*>(besides_.data_ptr())};
+          static_cast<uint16_t*>(offsets_.data_ptr())};
 }
 
 void NarrowWeight::pack(const Tensor& weight) {
@@ -188,7 +188,7 @@ void NarrowWeight::pack_int4(const Tensor& rows, int64_t block) {
       const Spaced spaced(x + c * in_ + first, count);
       const int64_t at = (block * groups + g) * kColumns + c;
       to.scales[at] = spaced.step.x;
-      to.besides[at] = spaced.least.x;
+      to.offsets[at] = spaced.least.x;
       for (int64_t i = 0; i < count; ++i) {
         const int64_t input = first + i;
         const int value = spaced.value(x[c * in_ + input]) << (input % 8 < 4 ? 0 : 4);
@@ -278,7 +278,7 @@ Tensor NarrowWeight::unpack_int4(const Tensor& indices) const {
   const Tensor bytes = of_rows(values_.unflatten(1, {-1, kColumns, 4}));
   const Tensor values = at::stack({bytes.bitwise_and(15), bytes.bitwise_right_shift(4)}, 2).to(at::kFloat);
   const Tensor scales = of_rows(scales_.unsqueeze(3)).to(at::kFloat),
-               leasts = of_rows(besides_.unsqueeze(3)).to(at::kFloat);
+               leasts = of_rows(offsets_.unsqueeze(3)).to(at::kFloat);
   const Tensor groups = values.reshape({indices.size(0), -1, matrix().group()});
   return (groups * scales + leasts).flatten(1).narrow(1, 0, in_).contiguous();
 }

@@ -36,7 +36,7 @@ class NarrowWeight {
   Tensor rows(const Tensor& indices, at::ScalarType type) const;
 
   Tensor unpacked() const;  // float32 [out, in]
-  int64_t bytes() const { return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + besides_.nbytes()); }
+  int64_t bytes() const { return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + offsets_.nbytes()); }
 
  private:
   narrow::Matrix matrix() const;
@@ -48,7 +48,7 @@ class NarrowWeight {
   int64_t out_, in_;
   Tensor values_;   // bytes, laid out as narrow::Matrix says
   Tensor scales_;   // [blocks, groups, kColumns]; 8 bits: bfloat16, 4 bits: float16
-  Tensor besides_;  // shaped likewise; 8 bits: int16, 4 bits: float16
+  Tensor offsets_;  // shaped likewise; 8 bits: int16, 4 bits: float16
 };
 
 // x Wᵀ + b for float32 x and W in 16-bit floating point, on the CPU; sums are float32.

@@ -106,12 +106,13 @@ DEV void rg_lru_gates(const GpuRgLru& in) {
   }
 }
 
-struct RgLruGradients {
+// One channel of a row; also its gradients.
+struct RgLruChannel {
   float r, i, x, slope;
 };
 
-DEV RgLruGradients rg_lru_gradients(const GpuRgLru& in, float r, float i, float x, float slope, bool first,
-                                    float dlog_a, float db) {
+DEV RgLruChannel rg_lru_gradients(const GpuRgLru& in, const RgLruChannel& at, bool first, float dlog_a, float db) {
+  const float r = at.r, i = at.i, x = at.x, slope = at.slope;
   const float open = sigmoid(r), let = sigmoid(i), twice = 2 * open * slope, rest = one_minus_exp(twice);
   const float keep = first ? 1.0f : device::square_root(rest);
   if (!first) {  // d sqrt(1 - a^2) / d log a = -2 a^2 / (2 sqrt(1 - a^2))
@@ -142,8 +143,8 @@ DEV void rg_lru_gates_gradient(const GpuRgLru& in) {
       if (row + n >= place.end) continue;
       Two dr, di, dx;
       UNROLL for (int c = 0; c < 2; ++c) {
-        const RgLruGradients found = rg_lru_gradients(in, rows[n].r.x[c], rows[n].i.x[c], rows[n].x.x[c],
-                                                      inputs.slope.x[c], rows[n].first, dlog_a[n].x[c], db[n].x[c]);
+        const RgLruChannel channel{rows[n].r.x[c], rows[n].i.x[c], rows[n].x.x[c], inputs.slope.x[c]};
+        const RgLruChannel found = rg_lru_gradients(in, channel, rows[n].first, dlog_a[n].x[c], db[n].x[c]);
         dr.x[c] = found.r;
         di.x[c] = found.i;
         dx.x[c] = found.x;

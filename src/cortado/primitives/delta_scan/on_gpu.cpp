@@ -24,29 +24,27 @@ class Calls : public gated::Calls {
         cuda::Machine& machine, int64_t parts)
       : gated::Calls(in, options, factor, bounds, machine, parts), beta_(in.beta.to(at::kFloat)) {}
 
-  // Returns o and the final state; if wanted, `errors` shaped like o. `with`, `crossings`: for the gates' gradient.
-  Result forward(const Inverses& inverses, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial,
-                 Tensor* errors, const Tensor& with, Crossings* crossings) {
-    const Pieces in(q, k, v, with);
-    Result out{timed_like(v), at::empty({rows_, heads_, k.size(3), v.size(3)}, v.options().dtype(at::kFloat))};
-    if (errors) *errors = timed_like(v);
-    GpuDelta walk = described_walk(in, out.o, errors ? *errors : Tensor(), initial, out.last, 0);
-    walk.inverse = cuda::timed(inverses.straight);
-    start(walk, "delta_scan", crossings);
+  // Returns o and the final state; if wanted, `errors` shaped like o.
+  Result forward(const Inverses& inverses, const Walk& walk, Tensor* errors) {
+    const Pieces in(walk.q, walk.k, walk.v, walk.with);
+    Result out{timed_like(walk.v), state_like(walk)};
+    if (errors) *errors = timed_like(walk.v);
+    GpuDelta gpu = described_walk(in, out.o, errors ? *errors : Tensor(), walk.initial, out.last, 0);
+    gpu.inverse = cuda::timed(inverses.straight);
+    start(gpu, "delta_scan", walk.crossings);
     return out;
   }
 
-  // Returns dv, shaped like o, and if wanted dL/dS before the first token's gate.
-  Result behind(const Inverses& inverses, const Tensor& k, const Tensor& q, const Tensor& grad_o, const Tensor& v,
-                const Tensor& final_grad, bool want_last, Crossings* crossings) {
-    const Pieces in(k, q, grad_o, v);
-    Result out{timed_like(v), {}};
-    if (want_last) out.last = at::empty({rows_, heads_, k.size(3), v.size(3)}, v.options().dtype(at::kFloat));
-    GpuDelta walk = described_walk(in, {}, out.o, final_grad, out.last, 1);
-    walk.scan.initial_factor = float(1 / factor_);
-    walk.scan.last_factor = float(factor_);
-    walk.inverse = cuda::timed(inverses.turned);
-    start(walk, "delta_gradient", crossings);
+  // Returns dv, shaped like o, and if wanted dL/dS before the first token's gate. `walk`: q is k, k is q, v is do, the
+  // initial state is the final state's gradient.
+  Result behind(const Inverses& inverses, const Walk& walk) {
+    const Pieces in(walk.q, walk.k, walk.v, walk.with);
+    Result out{timed_like(walk.v), walk.want_last ? state_like(walk) : Tensor()};
+    GpuDelta gpu = described_walk(in, {}, out.o, walk.initial, out.last, 1);
+    gpu.scan.initial_factor = float(1 / factor_);
+    gpu.scan.last_factor = float(factor_);
+    gpu.inverse = cuda::timed(inverses.turned);
+    start(gpu, "delta_gradient", walk.crossings);
     return out;
   }
 
@@ -147,6 +145,9 @@ class Calls : public gated::Calls {
 
  private:
   Tensor timed_like(const Tensor& v) const { return at::empty({batch_, tokens_, heads_, v.size(3)}, v.options()); }
+  Tensor state_like(const Walk& walk) const {
+    return at::empty({rows_, heads_, walk.k.size(3), walk.v.size(3)}, beta_.options());
+  }
 
   GpuDelta described_walk(const Pieces& in, const Tensor& o, const Tensor& written, const Tensor& initial,
                           const Tensor& last, int shift) const {
@@ -232,9 +233,9 @@ class Calls : public gated::Calls {
 
 // The gradients that remain once u = beta e and dv are known: gated scans of known values. R = dL/dS gains do (by q)
 // and loses dv (by k); both sums are read by e. The state is read by do and by dv.
-class KnownValues {
+class RemainingGradients {
  public:
-  KnownValues(Calls& calls, const FormInputs& in, const Tensor& y, const Tensor& w, const Tensor& errors,
+  RemainingGradients(Calls& calls, const FormInputs& in, const Tensor& y, const Tensor& w, const Tensor& errors,
               const Tensor& final_grad)
       : calls_(calls), in_(in), y_(y), w_(w), errors_(errors), final_grad_(final_grad), u_(calls.stored(errors)) {}
 
@@ -253,10 +254,27 @@ class KnownValues {
 
  private:
   Tensor of_state(const Tensor& by, Crossings* crossings) const {
-    return calls_.run(by, u_, in_.x, gated::across(in_.initial), false, 0, true, false, false, {}, crossings).o;
+    return calls_
+        .run({.q = by,
+              .k = u_,
+              .v = in_.x,
+              .initial = gated::across(in_.initial),
+              .across = true,
+              .crossings = crossings})
+        .o;
   }
   Tensor of_gradient(const Tensor& values, const Tensor& keys, const Tensor& start, Crossings* crossings) const {
-    return calls_.run(errors_, values, keys, gated::across(start), true, 1, true, false, true, {}, crossings).o;
+    return calls_
+        .run({.q = errors_,
+              .k = values,
+              .v = keys,
+              .initial = gated::across(start),
+              .reverse = true,
+              .shift = 1,
+              .across = true,
+              .from_behind = true,
+              .crossings = crossings})
+        .o;
   }
 
   Calls& calls_;
@@ -268,10 +286,10 @@ class KnownValues {
 FormOutputs read(Calls& calls, const FormInputs& in) {
   const Inverses inverses = calls.inverses(in.x, false);
   const auto known = [&](const Tensor& u) {
-    return calls.run(in.y, in.x, u, in.initial, false, 0, false, true, false);
+    return calls.run({.q = in.y, .k = in.x, .v = u, .initial = in.initial, .want_last = true});
   };
   const auto result = calls.channels() ? known(calls.channel_errors(inverses, in.v, in.initial, true))
-                                       : calls.forward(inverses, in.y, in.x, in.v, in.initial, nullptr, {}, nullptr);
+                                       : calls.forward(inverses, {in.y, in.x, in.v, in.initial}, nullptr);
   FormOutputs out;
   out.w = result.o;
   out.final_state = result.last;
@@ -300,12 +318,25 @@ FormOutputs evaluate_on_gpu(const FormInputs& in, const FormOptions& options, do
     out.initial = behind.last;
   } else {
     const auto dots = gate ? &crossings : nullptr;
-    calls.forward(inverses, y, in.x, in.v, given.initial, &errors, gate ? w : Tensor(), dots);
-    const auto behind = calls.behind(inverses, in.x, y, w, in.v, final_grad, states, dots);
+    calls.forward(inverses,
+                  {.q = y,
+                   .k = in.x,
+                   .v = in.v,
+                   .initial = given.initial,
+                   .with = gate ? w : Tensor(),
+                   .crossings = dots},
+                  &errors);
+    const auto behind = calls.behind(inverses, {.q = in.x,
+                                                .k = y,
+                                                .v = w,
+                                                .initial = final_grad,
+                                                .want_last = states,
+                                                .with = in.v,
+                                                .crossings = dots});
     out.v = behind.o;
     if (states) out.initial = calls.before_first_gates(behind.last, false, bounds);
   }
-  KnownValues(calls, given, y, w, errors, final_grad).gradients(out, gate && calls.channels());
+  RemainingGradients(calls, given, y, w, errors, final_grad).gradients(out, gate && calls.channels());
   if (gate && !calls.channels()) out.g = calls.gate_gradient(crossings, false);
   return out;
 }

@@ -33,10 +33,18 @@ TensorTuple<2> scan_meta(const Arguments& in) { return gated::outputs_meta(check
 
 gated::ScanCall call_of(const Arguments& in) {
   const Sizes sizes = check(in);  // before factor(), which reads sizes
-  gated::ScanCall call(kName, sizes, in.q, in.k, in.v, true, in.factor(), in.type(), in.initial_state, in.cu_seqlens);
-  call.g = gated::timed_gate(in.g, in.k.size(1));
-  call.beta = in.beta;
-  return call;
+  return {.name = kName,
+          .q = in.q,
+          .k = in.k,
+          .v = in.v,
+          .factor = in.factor(),
+          .type = in.type(),
+          .heads = sizes.number('H'),
+          .state_heads = sizes.number('S'),
+          .initial_state = in.initial_state,
+          .cu_seqlens = in.cu_seqlens,
+          .g = gated::timed_gate(in.g, in.k.size(1)),
+          .beta = in.beta};
 }
 
 TensorTuple<2> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }

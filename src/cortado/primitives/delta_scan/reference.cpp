@@ -28,8 +28,8 @@ TensorTuple<2> delta_scan_reference(const Tensor& q, const Tensor& k, const Tens
     state = state + key * correction.unsqueeze(-2);
     return (state * column(queries)).sum(-2);
   };
-  const auto [o, state] =
-      matrix_by_token("delta_scan_reference", initial_state, cu_seqlens, keys, values, state_heads, values, step);
+  const MatrixScan scan{"delta_scan_reference", keys, values, state_heads, initial_state, cu_seqlens};
+  const auto [o, state] = matrix_by_token(scan, values, step);
   return {o.to(v.scalar_type()), state};
 }
 

@@ -59,7 +59,7 @@ void check(const Case& c) {
   const Tensor grad_h = alone(at::randn(b.sizes())), grad_last = at::randn(last.sizes());
   const auto right = torch::autograd::grad({h, last}, leaves, {grad_h.to(at::kDouble), grad_last.to(at::kDouble)});
   const auto [dlog_a, db, dinitial] =
-      backward_on_gpu(grad_h, grad_last, log_a, found, initial, bounds, c.reverse, machine, c.parts);
+      backward_on_gpu(grad_h, grad_last, {log_a, found, initial}, bounds, c.reverse, machine, c.parts);
   expect_near(dlog_a, right[0], "dlog_a");
   expect_near(db, right[1], "db");
   expect_near(dinitial, right[2], "dinitial");

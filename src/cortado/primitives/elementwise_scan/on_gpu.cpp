@@ -99,9 +99,9 @@ std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, c
   return {h, last};
 }
 
-TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, const Tensor& log_a, const Tensor& h,
-                               const Tensor& initial, const Bounds& bounds, bool reverse, cuda::Machine& machine,
-                               int64_t parts) {
+TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, const Scanned& scan, const Bounds& bounds,
+                               bool reverse, cuda::Machine& machine, int64_t parts) {
+  const auto& [log_a, h, initial] = scan;
   const c10::DeviceGuard guard(h.device());
   const Tensor logs = in_rows(log_a), outputs = in_rows(h), grads = in_rows(grad_h);
   const Tensor start = dense(initial), last = dense(grad_last);

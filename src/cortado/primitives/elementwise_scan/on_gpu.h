@@ -30,11 +30,15 @@ struct GpuWalk {
 
 namespace cortado::elementwise {
 
+// A scan whose gradient is wanted: its inputs and h, its result.
+struct Scanned {
+  const Tensor &log_a, &h, &initial;
+};
+
 // elementwise_scan and its gradient (op.h), float32.
 std::pair<Tensor, Tensor> forward_on_gpu(const Tensor& log_a, const Tensor& b, const Tensor& initial,
                                          const Bounds& bounds, bool reverse, cuda::Machine& machine, int64_t parts = 0);
-TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, const Tensor& log_a, const Tensor& h,
-                               const Tensor& initial, const Bounds& bounds, bool reverse, cuda::Machine& machine,
-                               int64_t parts = 0);
+TensorTuple<3> backward_on_gpu(const Tensor& grad_h, const Tensor& grad_last, const Scanned& scan, const Bounds& bounds,
+                               bool reverse, cuda::Machine& machine, int64_t parts = 0);
 
 }  // namespace cortado::elementwise

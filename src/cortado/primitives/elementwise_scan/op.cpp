@@ -251,7 +251,7 @@ Gradients backward_kernel(const ScanGiven& given, const ScanArguments& in) {
       on_gpu(
           "kernel", [&] { return timewise::gpu_takes({logs, h, start}, bounds.rows(h.size(0))); },
           [&] {
-            return elementwise::backward_on_gpu(dh, dfinal, logs, h, start, bounds, reverse, cuda::machine_of(h));
+            return elementwise::backward_on_gpu(dh, dfinal, {logs, h, start}, bounds, reverse, cuda::machine_of(h));
           }),
       otherwise("ATen", by_aten));
   return {to_type_of(grad_log_a, log_a), to_type_of(grad_b, b),

@@ -63,21 +63,30 @@ class Calls {
           with(with.defined() ? cuda::in_pieces(with) : with) {}
   };
 
-  // One walk of the table in kernel_gpu.h. `across`: the state is S^T, and channels that have gates are the values.
-  // `from_behind`: the state is dS / factor. `with`, `crossings`: set if the gates' gradient is wanted.
-  Result run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, bool reverse, int shift,
-             bool across, bool want_last, bool from_behind, const Tensor& with = {}, Crossings* crossings = nullptr) {
-    const int64_t keys = k.size(3), values = v.size(3), pieces = divide_up(values, kGpuPiece);
-    const Pieces in(q, k, v, with);
-    const auto o_options = v.options().dtype(wide_ ? at::kFloat : v.scalar_type());
+  // One walk of the table in kernel_gpu.h.
+  struct Walk {
+    const Tensor &q, &k, &v;
+    Tensor initial = {};
+    bool reverse = false;
+    int shift = 0;
+    bool across = false;  // the state is S^T, and channels that have gates are the values
+    bool want_last = false;
+    bool from_behind = false;        // the state is dS / factor
+    Tensor with = {};                // with crossings: for the gates' gradient
+    Crossings* crossings = nullptr;  // set if the gates' gradient is wanted
+  };
+  Result run(const Walk& walk) {
+    const int64_t keys = walk.k.size(3), values = walk.v.size(3), pieces = divide_up(values, kGpuPiece);
+    const Pieces in(walk.q, walk.k, walk.v, walk.with);
+    const auto o_options = walk.v.options().dtype(wide_ ? at::kFloat : walk.v.scalar_type());
     Result out{at::empty({batch_, tokens_, heads_, values}, o_options), {}};
-    const auto floats = v.options().dtype(at::kFloat);
-    if (want_last) out.last = at::empty({rows_, heads_, keys, values}, floats);
-    GpuScan scan = described(in, out.o, shift);
-    scan.initial_factor = from_behind ? float(1 / factor_) : 1;
-    scan.last_factor = from_behind ? float(factor_) : 1;
-    if (crossings) add_crossings(scan, *crossings, pieces, wide(keys), floats);
-    launch(scan, initial, out.last, reverse, across, crossings != nullptr, pieces, floats);
+    const auto floats = walk.v.options().dtype(at::kFloat);
+    if (walk.want_last) out.last = at::empty({rows_, heads_, keys, values}, floats);
+    GpuScan scan = described(in, out.o, walk.shift);
+    scan.initial_factor = walk.from_behind ? float(1 / factor_) : 1;
+    scan.last_factor = walk.from_behind ? float(factor_) : 1;
+    if (walk.crossings) add_crossings(scan, *walk.crossings, pieces, wide(keys), floats);
+    launch(scan, walk, out.last, pieces, floats);
     return out;
   }
 
@@ -257,20 +266,18 @@ class Calls {
     return blocks > processors / 2 ? 1 : 2 * processors / blocks;
   }
 
-  void launch(GpuScan& scan, const Tensor& initial, const Tensor& last, bool reverse, bool across, bool dot,
-              int64_t pieces, const at::TensorOptions& floats) {
+  void launch(GpuScan& scan, const Walk& walk, const Tensor& last, int64_t pieces, const at::TensorOptions& floats) {
     const int64_t keys = scan.keys;
-    const std::string behind = reverse ? "_reverse" : "", base = !channels_ ? "gated_scan"
-                                                                 : across   ? "on_values"
-                                                                            : "on_keys";
+    const std::string base = !channels_ ? "gated_scan" : walk.across ? "on_values" : "on_keys",
+                      behind = walk.reverse ? "_reverse" : "";
     const int wide_keys = wide(keys);
-    const int shared = channels_ ? gpu_channel_shared_bytes(wide_keys, !across) : gpu_shared_bytes(wide_keys);
+    const int shared = channels_ ? gpu_channel_shared_bytes(wide_keys, !walk.across) : gpu_shared_bytes(wide_keys);
     const auto start = [&](const std::string& kind, int64_t parts) {
       start_walk(scan, base + kind + behind, shared, parts);
     };
     const cuda::Kernel join{source(), variant(keys), channels_ ? "join" : "gated_scan_join", kGpuThreads};
-    in_parts(scan, initial, last, across, pieces, floats, join, start);
-    start(dot && !channels_ ? "_dot" : "", scan.parts);
+    in_parts(scan, walk, last, pieces, floats, join, start);
+    start(walk.crossings && !channels_ ? "_dot" : "", scan.parts);
   }
 
   void start_walk(const GpuScan& scan, const std::string& name, int shared, int64_t parts) {
@@ -281,15 +288,15 @@ class Calls {
   // Decides into how many parts of time a walk is cut. If there are several, computes the state that each begins with,
   // by start("_states", parts) and `join_kernel`.
   template <typename Start>
-  void in_parts(GpuScan& scan, const Tensor& initial, const Tensor& last, bool across, int64_t pieces,
-                const at::TensorOptions& floats, const cuda::Kernel& join_kernel, const Start& start) {
+  void in_parts(GpuScan& scan, const Walk& walk, const Tensor& last, int64_t pieces, const at::TensorOptions& floats,
+                const cuda::Kernel& join_kernel, const Start& start) {
     const int64_t keys = scan.keys, values = scan.values;
-    scan.initial = cuda::floats(initial);
+    scan.initial = cuda::floats(walk.initial);
     scan.last = cuda::mutable_floats(last);
     const int64_t parts = cut(scan, parts_for(blocks(pieces)));
     if (parts == 1) return;
     const Tensor states = at::empty({rows_, parts, heads_, keys, values}, floats);
-    const int64_t kept_width = !channels_ ? 1 : across ? values : keys;
+    const int64_t kept_width = !channels_ ? 1 : walk.across ? values : keys;
     const Tensor kept = at::empty({rows_, parts, heads_, kept_width}, floats);
     GpuJoin join{states.mutable_data_ptr<float>(),
                  kept.const_data_ptr<float>(),
@@ -301,7 +308,7 @@ class Calls {
                  int(keys * values),
                  int(values),
                  int(kept_width),
-                 !across,
+                 !walk.across,
                  scan.initial_factor,
                  scan.last_factor};
     scan.initial = nullptr;
@@ -345,10 +352,25 @@ FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptio
   const bool gate = options.want_gate && in.g.defined();
   const auto dots = gate ? &crossings : nullptr;
   const auto run_y = [&](bool want_last, const Tensor& with = {}, Crossings* to = nullptr) {
-    return calls.run(w, in.v, in.x, across(initial), reverse, 0, true, want_last, false, with, to);
+    return calls.run({.q = w,
+                      .k = in.v,
+                      .v = in.x,
+                      .initial = across(initial),
+                      .reverse = reverse,
+                      .across = true,
+                      .want_last = want_last,
+                      .with = with,
+                      .crossings = to});
   };
   const auto run_w = [&](bool want_last, const Tensor& with = {}, Crossings* to = nullptr) {
-    return calls.run(y, in.x, in.v, initial, reverse, 0, false, want_last, false, with, to);
+    return calls.run({.q = y,
+                      .k = in.x,
+                      .v = in.v,
+                      .initial = initial,
+                      .reverse = reverse,
+                      .want_last = want_last,
+                      .with = with,
+                      .crossings = to});
   };
   if (!backward) {
     const auto read = keys_side ? run_y(true) : run_w(true);
@@ -361,10 +383,28 @@ FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptio
   // The two calls whose states meet are the transposed ones or, without gates per channel, those of the wanted side.
   const bool meet_across = keys_side || (gate && calls.meets_across());
   const auto run_x = [&](Crossings* to) {
-    return calls.run(in.v, w, y, across(behind), !reverse, next, true, false, true, in.x, to);
+    return calls.run({.q = in.v,
+                      .k = w,
+                      .v = y,
+                      .initial = across(behind),
+                      .reverse = !reverse,
+                      .shift = next,
+                      .across = true,
+                      .from_behind = true,
+                      .with = in.x,
+                      .crossings = to});
   };
   const auto run_v = [&](Crossings* to) {
-    return calls.run(in.x, y, w, behind, !reverse, next, false, want_initial, true, in.v, to);
+    return calls.run({.q = in.x,
+                      .k = y,
+                      .v = w,
+                      .initial = behind,
+                      .reverse = !reverse,
+                      .shift = next,
+                      .want_last = want_initial,
+                      .from_behind = true,
+                      .with = in.v,
+                      .crossings = to});
   };
   Tensor dy;
   if (meet_across) dy = run_y(false, y, dots).o;

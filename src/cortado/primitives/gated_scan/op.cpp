@@ -47,12 +47,20 @@ TensorTuple<2> scan_meta(const Arguments& in) {
 
 gated::ScanCall call_of(const Arguments& in) {
   const Sizes sizes = check(in);  // before factor(), which reads sizes
-  gated::ScanCall call(kName, sizes, in.q, in.k, in.v, in.read_keys(), in.factor(), in.type(), in.initial_state,
-                       in.cu_seqlens);
-  call.reverse = in.reverse;
-  call.g = gated::timed_gate(in.g, in.k.size(1));
-  call.bonus = in.bonus.value_or(Tensor());
-  return call;
+  return {.name = kName,
+          .q = in.q,
+          .k = in.k,
+          .v = in.v,
+          .read_keys = in.read_keys(),
+          .factor = in.factor(),
+          .type = in.type(),
+          .heads = sizes.number('H'),
+          .state_heads = sizes.number('S'),
+          .initial_state = in.initial_state,
+          .cu_seqlens = in.cu_seqlens,
+          .g = gated::timed_gate(in.g, in.k.size(1)),
+          .bonus = in.bonus.value_or(Tensor()),
+          .reverse = in.reverse};
 }
 
 TensorTuple<2> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }

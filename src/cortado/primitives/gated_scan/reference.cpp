@@ -29,8 +29,8 @@ TensorTuple<2> gated_scan_reference(const Tensor& q, const Tensor& k, const Tens
     const Tensor seen = own.defined() ? before + own.unsqueeze(-1) * written : state;
     return read_keys ? (query.unsqueeze(-1) * seen).sum(-2) : (seen * query.unsqueeze(-2)).sum(-1);
   };
-  const auto [o, state] = matrix_by_token("gated_scan_reference", initial_state, cu_seqlens, keys, values, state_heads,
-                                          read_keys ? values : keys, step, reverse);
+  const MatrixScan scan{"gated_scan_reference", keys, values, state_heads, initial_state, cu_seqlens, reverse};
+  const auto [o, state] = matrix_by_token(scan, read_keys ? values : keys, step);
   return {o.to(v.scalar_type()), state};
 }
 

@@ -12,7 +12,7 @@ namespace cortado::gated {
 struct ScanCall {
   const char* name;  // the operator's
   Tensor q, k, v;    // [B,T,h,K|V], [B,T,h,K], [B,T,h,V]: h divides `heads` and is broadcast
-  bool read_keys;
+  bool read_keys = true;
   double factor;
   at::ScalarType type;         // of the sums
   int64_t heads, state_heads;  // H of the output; the state's head count
@@ -23,20 +23,6 @@ struct ScanCall {
   DecayKind decay = DecayKind::kLogs;
   bool reverse = false;
   bool wide_read = false;  // o has `type` instead of v's
-
-  ScanCall(const char* name, const Sizes& sizes, const Tensor& q, const Tensor& k, const Tensor& v, bool read_keys,
-           double factor, at::ScalarType type, const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens)
-      : name(name),
-        q(q),
-        k(k),
-        v(v),
-        read_keys(read_keys),
-        factor(factor),
-        type(type),
-        heads(sizes.number('H')),
-        state_heads(sizes.number('S')),
-        initial_state(initial_state),
-        cu_seqlens(cu_seqlens) {}
 };
 
 // Computes (o, final_state) by the first implementation that takes the call.

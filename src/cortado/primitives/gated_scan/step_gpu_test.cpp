@@ -53,11 +53,21 @@ void check(const Case& c) {
                      {"v", v, "BThV"},
                      {"q", q, c.read_values ? "BTqV" : "BTqK"},
                      {"initial_state", start, "NSKV"}});
-  ScanCall call("test", sizes, q, k, v, !c.read_values, factor, at::kFloat, start, none);
-  call.g = g;
-  call.beta = beta;
-  call.bonus = bonus;
-  if (c.factors) call.decay = DecayKind::kFactors;
+  const ScanCall call{.name = "test",
+                      .q = q,
+                      .k = k,
+                      .v = v,
+                      .read_keys = !c.read_values,
+                      .factor = factor,
+                      .type = at::kFloat,
+                      .heads = sizes.number('H'),
+                      .state_heads = sizes.number('S'),
+                      .initial_state = start,
+                      .cu_seqlens = none,
+                      .g = g,
+                      .beta = beta,
+                      .bonus = bonus,
+                      .decay = c.factors ? DecayKind::kFactors : DecayKind::kLogs};
   cuda::EmulatedMachine machine({{"scan_step", cuda::kernel_of<GpuStep>([](const GpuStep& in) { Step(in).run(); })}});
   const FormOutputs out = step_on_gpu(call, machine);
   const Tensor &o = c.read_values ? out.y : out.w, &last = out.final_state;

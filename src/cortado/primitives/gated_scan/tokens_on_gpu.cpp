@@ -24,18 +24,18 @@ class TokenCalls : public Calls {
 
   // One walk, as Calls::run. The first call that gets `crossings` writes the states at the segments' ends, the second
   // the states that are multiplied by them.
-  Result run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& initial, bool reverse, int shift,
-             bool across, bool want_last, bool from_behind, const Tensor& = {}, Crossings* crossings = nullptr) {
-    const Pieces in(q, k, v, {});
-    Result out{timed_like(v), want_last ? state_of(k, v) : Tensor()};
-    GpuTokens walk = described_walk(in, out.o, shift, from_behind, crossings);
-    const Gates gates = gates_of(across);
+  Result run(const Walk& walk) {
+    const Tensor &k = walk.k, &v = walk.v;
+    const Pieces in(walk.q, k, v, {});
+    Result out{timed_like(v), walk.want_last ? state_of(k, v) : Tensor()};
+    GpuTokens gpu = described_walk(in, out.o, walk.shift, walk.from_behind, walk.crossings);
+    const Gates gates = gates_of(walk.across);
     const auto go = [&](const std::string& kind, int64_t parts) {
-      start(walk, "tokens" + kind + (reverse ? "_reverse" : ""), gates, parts);
+      start(gpu, "tokens" + kind + (walk.reverse ? "_reverse" : ""), gates, parts);
     };
     const cuda::Kernel join{kSource, walk_variant(k.size(3), gates), "token_join", kGpuThreads};
-    in_parts(walk.scan, initial, out.last, across, pieces_of(v), v.options(), join, go);
-    go(bonus_.defined() ? "_bonus" : "", walk.scan.parts);
+    in_parts(gpu.scan, walk, out.last, pieces_of(v), v.options(), join, go);
+    go(bonus_.defined() ? "_bonus" : "", gpu.scan.parts);
     return out;
   }
 
@@ -161,10 +161,19 @@ FormOutputs differentiate_delta(TokenCalls& calls, const FormInputs& in, const F
   const int64_t heads = options.heads;
   const Tensor k = expand_heads(in.x, heads), beta = expand_heads(in.beta, heads).unsqueeze(3), u = beta * e;
   const auto of_state = [&](const Tensor& by) {
-    return calls.run(by, u, in.x, across(in.initial), false, 0, true, false, false).o;
+    return calls.run({.q = by, .k = u, .v = in.x, .initial = across(in.initial), .across = true}).o;
   };
   const auto of_gradient = [&](const Tensor& values, const Tensor& keys, const Tensor& start) {
-    return calls.run(e, values, keys, across(start), true, 1, true, false, true).o;
+    return calls
+        .run({.q = e,
+              .k = values,
+              .v = keys,
+              .initial = across(start),
+              .reverse = true,
+              .shift = 1,
+              .across = true,
+              .from_behind = true})
+        .o;
   };
   out.y = of_state(w);
   const Tensor dot = (dv * e).sum(3, true);

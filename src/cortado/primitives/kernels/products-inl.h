@@ -115,31 +115,36 @@ HWY_NOINLINE void multiply(const Product& p) {
 
 // --- Many rows times one matrix. ---
 
-// Copies a contiguous matrix [rows, columns] with every row padded to whole vectors.
-inline void pad_matrix(const float* matrix, int64_t rows, int64_t columns, float* to) {
-  const int64_t width = round_up(columns, kLanes);
-  for (int64_t i = 0; i < rows; ++i) read_row(matrix + i * columns, 1, columns, 1.0f, to + i * width, width);
-}
+// A matrix [depth, columns] with every row padded to whole vectors.
+struct PaddedMatrix {
+  float* data;
+  int64_t depth, columns;
 
-// Multiplies rows [first, end) of some x [.., depth] by a padded matrix [depth, columns], in tiles. read(row, count,
-// tile, width) fills a tile's first rows, `width` apart, with `count` rows of x from `row` on; body(row, product) gets
-// each result row.
+  int64_t width() const { return round_up(columns, kLanes); }
+  // Copies a contiguous matrix.
+  void read(const float* matrix) const {
+    for (int64_t i = 0; i < depth; ++i) read_row(matrix + i * columns, 1, columns, 1.0f, data + i * width(), width());
+  }
+};
+
+// Multiplies rows [first, end) of some x [.., depth] by a matrix, in tiles. read(row, count, tile, width) fills a tile's
+// first rows, `width` apart, with `count` rows of x from `row` on; body(row, product) gets each result row.
 template <class Read, class Body>
-HWY_INLINE void for_products(int64_t first, int64_t end, const float* matrix, int64_t depth, int64_t columns,
-                             Scratch& scratch, const Read& read, const Body& body) {
-  const int64_t width = round_up(columns, kLanes), padded = round_up(depth, kLanes);
+HWY_INLINE void for_products(int64_t first, int64_t end, const PaddedMatrix& matrix, Scratch& scratch, const Read& read,
+                             const Body& body) {
+  const int64_t width = matrix.width(), padded = round_up(matrix.depth, kLanes);
   float *tile = scratch.take(kTokens * padded), *to = scratch.take(kTokens * width);
   fill(tile, kTokens * padded, 0);
   for (; first < end; first += kTokens) {
     const int64_t count = end - first < kTokens ? end - first : kTokens;
     read(first, count, tile, padded);
     multiply<Start::kZero>({.a = {tile, padded},
-                            .b = {matrix, width},
+                            .b = {matrix.data, width},
                             .out = to,
                             .out_row = width,
                             .rows = kTokens,
                             .columns = width,
-                            .depth = depth});
+                            .depth = matrix.depth});
     for (int64_t i = 0; i < count; ++i) body(first + i, to + i * width);
   }
 }
@@ -247,16 +252,23 @@ inline void read_by_keys(const Tiling& tiling, const float* y, const float* stat
                          .fetcher = tiling.fetcher});
 }
 
-// out = weights v + y S: a tile's tokens read each other and the state before them. Uses `tile` if out's rows cannot be
-// written in place.
+// Where a tile's results go: columns of x at the tokens `at`. Uses `tile` if they cannot be written in place.
+struct TileOutput {
+  const Timed& x;
+  const Stretch& at;
+  int64_t column, columns;
+  float* tile;
+};
+
+// out = weights v + y S: a tile's tokens read each other and the state before them.
 inline void read_tokens(const Tiling& tiling, const float* weights, const Rows& v, const float* y, const float* state,
-                        const Timed& out, const Stretch& at, int64_t column, int64_t columns, float* tile) {
-  float* in_place = tile_in_place(out, at, column, columns, tiling.values);
-  float* to = in_place ? in_place : tile;
-  const int64_t row = in_place ? at.step * out.token : tiling.values;
+                        const TileOutput& out) {
+  float* in_place = tile_in_place(out.x, out.at, out.column, out.columns, tiling.values);
+  float* to = in_place ? in_place : out.tile;
+  const int64_t row = in_place ? out.at.step * out.x.token : tiling.values;
   weigh<Start::kZero, Terms::kUpToRow>(tiling, weights, v, tiling.values, to, row);
   read_by_keys(tiling, y, state, {to, row}, to, row);
-  if (!in_place) write_tile(to, row, out, at, column, columns);
+  if (!in_place) write_tile(to, row, out.x, out.at, out.column, out.columns);
 }
 
 // to_t = S values_t, a tile [16, keys]; the values are given transposed.

@@ -297,7 +297,7 @@ void run_tile(const Job& job, int64_t start, int64_t n, const Sums& before, cons
   }
   const Rows v = rows_of(job.in.v, at, job.column, job.columns, job.v, job.values);
   if (kWant == Want::kOutputs) {
-    read_tokens(job, job.scores, v, job.entering, before.state, job.in.o, at, job.column, job.columns, job.o);
+    read_tokens(job, job.scores, v, job.entering, before.state, {job.in.o, at, job.column, job.columns, job.o});
   }
   advance(job, job.x, v, job.scale, before.state, behind.state);
 }

@@ -44,11 +44,19 @@ Tensor slot_timed(const Tensor& y, int64_t rows) {
 
 gated::ScanCall slot_call(const SlotArguments& in) {
   const Sizes sizes = check(in);  // before factor(), which reads sizes
-  gated::ScanCall call(kSlotScan, sizes, in.q, slot_timed(in.w, in.x.size(0)), in.x, in.read_slots(), in.factor(),
-                       in.type(), in.initial_state, in.cu_seqlens);
-  call.decay = gated::DecayKind::kFactors;
-  call.g = slot_timed(in.decay, 1);
-  return call;
+  return {.name = kSlotScan,
+          .q = in.q,
+          .k = slot_timed(in.w, in.x.size(0)),
+          .v = in.x,
+          .read_keys = in.read_slots(),
+          .factor = in.factor(),
+          .type = in.type(),
+          .heads = sizes.number('H'),
+          .state_heads = sizes.number('S'),
+          .initial_state = in.initial_state,
+          .cu_seqlens = in.cu_seqlens,
+          .g = slot_timed(in.decay, 1),
+          .decay = gated::DecayKind::kFactors};
 }
 
 TensorTuple<2> slot_kernel(const SlotArguments& in) { return gated::forward(slot_call(in)); }

@@ -25,8 +25,8 @@ TensorTuple<2> slot_scan_reference(const Tensor& q, const Tensor& w, const Tenso
   };
   const Tensor nothing =
       at::zeros({x.size(0), 0, values.size(2), read_slots ? x.size(3) : writes.size(3)}, values.options());
-  const auto [o, state] =
-      matrix_by_token("slot_scan_reference", initial_state, cu_seqlens, writes, values, state_heads, nothing, step);
+  const MatrixScan scan{"slot_scan_reference", writes, values, state_heads, initial_state, cu_seqlens};
+  const auto [o, state] = matrix_by_token(scan, nothing, step);
   return {o.to(x.scalar_type()), state};
 }
 

@@ -55,11 +55,11 @@ float dot(const float* a, const float* b, int64_t width) {
 
 void read_block(const AttentionKernel& p, const AttentionGradients& g, const Packed& packed, const Block& block,
                 Differentiated& rows) {
-  const int64_t width = packed.value_width, last = block.query + block.count;
-  read_rows(p.q, block.b, block.head, block.query, block.rows, last, p.key_size, query_factor(p), rows.q,
-            packed.key_width);
-  read_rows(g.grad_o, block.b, block.head, block.query, block.rows, last, p.value_size, 1, rows.grad_o, width);
-  read_rows(p.o, block.b, block.head, block.query, block.rows, last, p.value_size, 1, rows.o, width);
+  const int64_t width = packed.value_width;
+  const HeadTokens tokens = block.tokens();
+  read_rows(p.q, tokens, p.key_size, query_factor(p), block.rows, rows.q, packed.key_width);
+  read_rows(g.grad_o, tokens, p.value_size, 1, block.rows, rows.grad_o, width);
+  read_rows(p.o, tokens, p.value_size, 1, block.rows, rows.o, width);
   for (int64_t i = 0; i < block.count; ++i) {
     const int64_t row = (block.b * p.queries + block.query + i) * p.heads + block.head;
     const float inverse = 1 / p.denominator[row];
@@ -83,21 +83,24 @@ HWY_INLINE Vec grad_of_maximum(Vec s, hn::Mask<Floats> seen, float maximum, floa
   return grad;
 }
 
-// In place: scores become weights exp(s - max), do·v becomes ds = P (do'·v - δ), with a cap times 1 - (s/c)².
-void differentiate_row(float softcap, float* scores, float* grads, Range strip, Range row, float maximum, float delta,
-                       float& grad_max) {
+// In place, for row r of the block, which sees the columns `seen_by_row`: scores become weights exp(s - max), do·v
+// becomes ds = P (do'·v - δ), with a cap times 1 - (s/c)².
+void differentiate_row(float softcap, float* scores, float* grads, Range strip, Range seen_by_row, int64_t r,
+                       Differentiated& rows) {
   const Floats d;
+  const Vec maximum = hn::Set(d, rows.maximum[r]), delta = hn::Set(d, rows.delta[r]);
+  float& grad_max = rows.grad_max[r];
   for (int64_t j = strip.begin; j < strip.end; j += kLanes) {
-    const auto seen = lanes_in(row, j);
+    const auto seen = lanes_in(seen_by_row, j);
     Vec s = hn::Load(d, scores + j), slope = hn::Set(d, 1.0f);
     if (softcap > 0) {
       const Vec turned = tanh_of(d, s);
       slope = hn::Mul(hn::Set(d, softcap), hn::NegMulAdd(turned, turned, slope));
       s = hn::Mul(hn::Set(d, softcap), turned);
     }
-    const Vec weight = hn::IfThenElseZero(seen, exp_of(d, hn::Sub(s, hn::Set(d, maximum))));
-    Vec grad = hn::Mul(weight, hn::Sub(hn::Load(d, grads + j), hn::Set(d, delta)));
-    if (grad_max != 0) grad = hn::Add(grad, grad_of_maximum(s, seen, maximum, grad_max));
+    const Vec weight = hn::IfThenElseZero(seen, exp_of(d, hn::Sub(s, maximum)));
+    Vec grad = hn::Mul(weight, hn::Sub(hn::Load(d, grads + j), delta));
+    if (grad_max != 0) grad = hn::Add(grad, grad_of_maximum(s, seen, rows.maximum[r], grad_max));
     hn::Store(weight, d, scores + j);
     hn::Store(hn::IfThenElseZero(seen, hn::Mul(grad, slope)), d, grads + j);
   }
@@ -119,9 +122,7 @@ void differentiate_strip(const AttentionKernel& p, const Packed& packed, const B
       clear_row(grads + i * kTile, strip);
       continue;
     }
-    const int64_t r = first + i;
-    differentiate_row(p.softcap, scores + i * kTile, grads + i * kTile, strip, row, rows.maximum[r], rows.delta[r],
-                      rows.grad_max[r]);
+    differentiate_row(p.softcap, scores + i * kTile, grads + i * kTile, strip, row, first + i, rows);
   }
   if (!own_queries) return;
   accumulate({grads + strip.begin, kTile}, packed.keys + (tile + strip.begin) * kw, kStrip, strip.size(), kw,
@@ -174,7 +175,7 @@ void differentiate_block(const AttentionKernel& p, const AttentionGradients& g, 
   for (int64_t key = tiles.begin; key < tiles.end; key += kTile) differentiate_tile(p, packed, block, key, own, rows);
   if (!own_queries) return;
   scale_row(rows.grad_q, kTile * packed.key_width, query_factor(p));
-  write_rows(rows.grad_q, packed.key_width, g.grad_q, block.b, block.head, block.query, block.count, p.key_size);
+  write_rows(rows.grad_q, packed.key_width, g.grad_q, block.tokens(), p.key_size);
 }
 
 // For one group, because the gradients of keys are sums over all its heads.
@@ -185,14 +186,15 @@ void backward(const AttentionKernel& p, const AttentionGradients& g, int64_t b, 
   const Packed packed = pack(p, b, group, span, true, scratch);
   Differentiated rows = make_rows(packed, own.keys.size(), scratch);
   const Range queries = queries_of(p, b, own);
-  const int64_t repeat = p.heads / p.groups, keys = smaller(own.keys.end, p.keys) - own.keys.begin;
+  const int64_t repeat = p.heads / p.groups;
   for (int64_t head = group * repeat; head < (group + 1) * repeat; ++head) {
     for (int64_t query = queries.begin; query < queries.end; query += kTile) {
       differentiate_block(p, g, packed, make_block(p, b, head, query, p.queries), own, rows);
     }
   }
-  write_rows(rows.key_grads, packed.key_width, g.grad_k, b, group, own.keys.begin, keys, p.key_size);
-  write_rows(rows.value_grads, packed.value_width, g.grad_v, b, group, own.keys.begin, keys, p.value_size);
+  const HeadTokens keys{b, group, own.keys.begin, smaller(own.keys.end, p.keys) - own.keys.begin};
+  write_rows(rows.key_grads, packed.key_width, g.grad_k, keys, p.key_size);
+  write_rows(rows.value_grads, packed.value_width, g.grad_v, keys, p.value_size);
 }
 
 void backward_task(const AttentionKernel& p, const AttentionGradients& g, int64_t task) {

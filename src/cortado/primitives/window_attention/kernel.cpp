@@ -26,10 +26,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
 
-// The running results of a block's rows: o, not yet divided by the denominator, maximum and denominator.
+// A block's rows: the queries, memory for scores, and the running results: o, not yet divided by the denominator,
+// maximum and denominator.
 struct Gathered {
   float maximum[kTile], sum[kTile];
-  float* o;  // [64, value_width]
+  float *q, *scores, *o;  // [64, key_width], [kStrip, 64], [64, value_width]
 };
 
 void cap_row(float* scores, Range strip, float softcap) {
@@ -67,12 +68,13 @@ void soften_row(float* scores, Range strip, Range row, float* o, int64_t width, 
 
 // Accumulates the tile that begins at `key` into the kStrip rows from `first` on.
 void gather_strip(const AttentionKernel& p, const Packed& packed, const Block& block, int64_t key, int64_t first,
-                  const float* q, float* scores, Gathered& rows) {
+                  Gathered& rows) {
   const Range strip = block.strip(first, key);
   if (strip.empty()) return;
   const int64_t tile = packed.tile(key), width = packed.value_width;
-  score(q + first * packed.key_width, packed.key_width, p.key_size, packed.turned_keys + tile * kTile * p.key_size,
-        strip, scores);
+  float* scores = rows.scores;
+  score(rows.q + first * packed.key_width, packed.key_width, p.key_size,
+        packed.turned_keys + tile * kTile * p.key_size, strip, scores);
   for (int64_t i = 0; i < kStrip; ++i) {
     const Range row = block.columns(first + i, key);
     if (row.empty()) {
@@ -96,28 +98,29 @@ void finish_block(const AttentionKernel& p, const Block& block, Gathered& rows, 
     p.denominator[row] = none ? 1 : rows.sum[i];
     p.lse[row] = none ? kMinusInfinity : rows.maximum[i] + logf(rows.sum[i]);
   }
-  write_rows(rows.o, width, p.o, block.b, block.head, block.query, block.count, p.value_size);
+  write_rows(rows.o, width, p.o, block.tokens(), p.value_size);
 }
 
 // Computes queries [from, to) of all heads of one group.
 void forward(const AttentionKernel& p, int64_t b, int64_t group, int64_t from, int64_t to) {
   Scratch scratch;
   const Packed packed = pack(p, b, group, visible_tiles(p, b, from, to), false, scratch);
-  float *q = scratch.take(kTile * packed.key_width), *scores = scratch.take(kStrip * kTile);
   Gathered rows;
+  rows.q = scratch.take(kTile * packed.key_width);
+  rows.scores = scratch.take(kStrip * kTile);
   rows.o = scratch.take(kTile * packed.value_width);
   const int64_t repeat = p.heads / p.groups;
   for (int64_t head = group * repeat; head < (group + 1) * repeat; ++head) {
     for (int64_t query = from; query < to; query += kTile) {
       const Block block = make_block(p, b, head, query, to);
-      read_rows(p.q, b, head, query, block.rows, to, p.key_size, query_factor(p), q, packed.key_width);
+      read_rows(p.q, block.tokens(), p.key_size, query_factor(p), block.rows, rows.q, packed.key_width);
       fill(rows.o, kTile * packed.value_width, 0);
       for (int64_t i = 0; i < kTile; ++i) {
         rows.maximum[i] = kMinusInfinity;
         rows.sum[i] = 0;
       }
       for (int64_t key = block.tiles.begin; key < block.tiles.end; key += kTile) {
-        for (int64_t i = 0; i < block.rows; i += kStrip) gather_strip(p, packed, block, key, i, q, scores, rows);
+        for (int64_t i = 0; i < block.rows; i += kStrip) gather_strip(p, packed, block, key, i, rows);
       }
       finish_block(p, block, rows, packed.value_width);
     }

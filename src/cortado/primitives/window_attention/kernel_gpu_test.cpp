@@ -74,7 +74,7 @@ void check(const Case& c) {
   const Tensor loss = (o * grad_o.to(at::kDouble)).sum() + (lse.masked_fill(at::logical_not(seen), 0) * grad_lse).sum();
   const auto right = torch::autograd::grad({loss}, leaves);
   const InputGradients found =
-      backward_on_gpu(q, k, v, options, out, grad_o, grad_lse.masked_fill(at::logical_not(seen), 0), machine);
+      backward_on_gpu(q, k, v, options, out, {grad_o, grad_lse.masked_fill(at::logical_not(seen), 0)}, machine);
   expect_near(found.q, right[0], "dq", 8e-3);
   expect_near(found.k, right[1], "dk", 8e-3);
   expect_near(found.v, right[2], "dv", 8e-3);

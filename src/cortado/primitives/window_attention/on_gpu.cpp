@@ -122,8 +122,8 @@ AttentionOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& 
 }
 
 InputGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
-                               const AttentionOutputs& outputs, const Tensor& grad_o, const Tensor& grad_lse,
-                               cuda::Machine& machine) {
+                               const AttentionOutputs& outputs, const OutputGradients& grads, cuda::Machine& machine) {
+  const auto& [grad_o, grad_lse] = grads;
   const c10::DeviceGuard guard(q.device());
   Call call(q, k, v, options);
   const Tensor grad = cuda::in_pieces(grad_o.to(q.scalar_type()));

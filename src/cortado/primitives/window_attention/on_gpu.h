@@ -15,8 +15,10 @@ bool gpu_takes(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAt
 // and is not packed; 0: as many as fill the GPU.
 AttentionOutputs forward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const WindowAttentionOptions& options, cuda::Machine& machine, int64_t parts = 0);
+struct OutputGradients {
+  const Tensor &o, &lse;  // lse may be undefined
+};
 InputGradients backward_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, const WindowAttentionOptions& options,
-                               const AttentionOutputs& outputs, const Tensor& grad_o, const Tensor& grad_lse,
-                               cuda::Machine& machine);
+                               const AttentionOutputs& outputs, const OutputGradients& grads, cuda::Machine& machine);
 
 }  // namespace cortado::window

@@ -165,7 +165,7 @@ Five backward(const Given& given, const Arguments& in) {
       "_window_attention_backward", q,
       on_gpu(
           "kernel", [&] { return !grad_row_max && window::gpu_takes(q, k, v, options); },
-          [&] { return window::backward_on_gpu(q, k, v, options, outputs, grad_o, of_lse, cuda::machine_of(q)); }),
+          [&] { return window::backward_on_gpu(q, k, v, options, outputs, {grad_o, of_lse}, cuda::machine_of(q)); }),
       on_cpu(
           "kernel", [&] { return kernels::usable({grad_o}) && window::backward_kernel_takes(inputs(), of_maximum); },
           [&] { return window::backward_by_kernel(inputs(), outputs, grad_o, of_lse, of_maximum); }),

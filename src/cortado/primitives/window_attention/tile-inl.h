@@ -25,12 +25,18 @@ Range visible_tiles(const AttentionKernel& p, int64_t b, int64_t from, int64_t t
   return {keys.begin / kTile * kTile, round_up(keys.end, kTile)};
 }
 
+// Consecutive tokens of one head of batch row b.
+struct HeadTokens {
+  int64_t b, head, first, count;
+};
+
 // Up to 64 consecutive queries of one head; `rows`: count rounded up to a multiple of kStrip.
 struct Block {
   int64_t b, head, query, count, rows;
   Range keys[kTile];  // visible keys per query; rows beyond count see none
   Range tiles;
 
+  HeadTokens tokens() const { return {b, head, query, count}; }
   // The visible columns of the tile that begins at key `first`.
   Range columns(int64_t row, int64_t first) const {
     return {larger(keys[row].begin - first, 0), smaller(keys[row].end - first, kTile)};
@@ -61,18 +67,19 @@ Block make_block(const AttentionKernel& p, int64_t b, int64_t head, int64_t quer
 
 // --- Keys and values of one key head in float32, laid out for the products. ---
 
-void read_rows(const Timed& x, int64_t b, int64_t head, int64_t first, int64_t count, int64_t last, int64_t size,
-               float factor, float* to, int64_t width) {
-  for (int64_t i = 0; i < count; i += kTokens) {
-    const int64_t tokens = larger(0, smaller(kTokens, last - first - i));
-    read_tile(x, {b, head, first + i, 1, tokens}, 0, size, factor, to + i * width, width);
+// Fills `rows` rows, `width` apart: the tokens' channels times `factor`, then zeros.
+void read_rows(const Timed& x, const HeadTokens& tokens, int64_t size, float factor, int64_t rows, float* to,
+               int64_t width) {
+  for (int64_t i = 0; i < rows; i += kTokens) {
+    const int64_t count = larger(0, smaller(kTokens, tokens.count - i));
+    read_tile(x, {tokens.b, tokens.head, tokens.first + i, 1, count}, 0, size, factor, to + i * width, width);
   }
 }
 
-void write_rows(const float* from, int64_t width, const Timed& x, int64_t b, int64_t head, int64_t first, int64_t count,
-                int64_t size) {
-  for (int64_t i = 0; i < count; i += kTokens) {
-    write_tile(from + i * width, width, x, {b, head, first + i, 1, smaller(kTokens, count - i)}, 0, size);
+void write_rows(const float* from, int64_t width, const Timed& x, const HeadTokens& tokens, int64_t size) {
+  for (int64_t i = 0; i < tokens.count; i += kTokens) {
+    const int64_t count = smaller(kTokens, tokens.count - i);
+    write_tile(from + i * width, width, x, {tokens.b, tokens.head, tokens.first + i, 1, count}, 0, size);
   }
 }
 
@@ -90,10 +97,11 @@ Packed pack(const AttentionKernel& p, int64_t b, int64_t group, Range span, bool
   packed.turned_keys = scratch.take(span.size() * p.key_size);
   packed.keys = scratch.take((backward ? span.size() : kTile) * packed.key_width);
   packed.turned_values = scratch.take(backward ? span.size() * p.value_size : 0);
-  read_rows(p.v, b, group, span.begin, span.size(), p.keys, p.value_size, 1, packed.values, packed.value_width);
+  const auto from = [&](int64_t key) { return HeadTokens{b, group, key, p.keys - key}; };
+  read_rows(p.v, from(span.begin), p.value_size, 1, span.size(), packed.values, packed.value_width);
   for (int64_t key = 0; key < span.size(); key += kTile) {
     float* rows = packed.keys + (backward ? key * packed.key_width : 0);
-    read_rows(p.k, b, group, span.begin + key, kTile, p.keys, p.key_size, 1, rows, packed.key_width);
+    read_rows(p.k, from(span.begin + key), p.key_size, 1, kTile, rows, packed.key_width);
     transpose<kTile>(rows, packed.key_width, p.key_size, packed.turned_keys + key * p.key_size);
     if (!backward) continue;
     transpose<kTile>(packed.values + key * packed.value_width, packed.value_width, p.value_size,
