@@ -50,6 +50,17 @@ def test_resumed_is_uninterrupted(cortado, linearize, tmp_path):
     assert (whole / "best.safetensors").read_bytes() == (parts / "best.safetensors").read_bytes()
 
 
+@pytest.mark.mechanism("macchiato")
+def test_resumed_in_its_last_stage_reports_what_an_earlier_one_found(cortado, linearize, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    stages = {"method": "macchiato", "latents": 8, "tokens": 128, "lora_tokens": 128, "sink_tokens": 64}
+    assert linearize(whole, **stages).returncode == 0
+    assert linearize(parts, **stages, stop_at=3).returncode == 0  # of two steps per stage
+    assert cortado("linearize", "--resume", "--out", parts, "--threads", 1).returncode == 0
+    sinks = [json.loads((out / "report.json").read_text())["sinks"] for out in (whole, parts)]
+    assert sinks[0] == sinks[1]
+
+
 @pytest.mark.parametrize(
     "flags, changes, message",
     [

@@ -172,6 +172,7 @@ class Conversion {
     if (file.metadata.contains("cache")) {
       cache_ = from_fields<CacheReport>(parse_json(entry("cache"), folder_.trainer()), folder_.trainer(), true);
     }
+    if (file.metadata.contains("sinks")) sinks_ = parse_json(entry("sinks"), folder_.trainer()).get<int64_t>();
     NamedTensors current;
     fixed_.clear();
     const auto weights = model_->named_parameters();
@@ -368,6 +369,7 @@ class Conversion {
                      {"finished", finished.dump()},      {"data", chunks_->fingerprint()},
                      {"matmul", matmul_library()}};
     if (cache_) file.metadata["cache"] = json_of(*cache_).dump();
+    if (sinks_) file.metadata["sinks"] = std::to_string(*sinks_);
     write_safetensors(folder_.trainer(), file);
   }
 
