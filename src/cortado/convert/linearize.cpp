@@ -165,6 +165,11 @@ class Conversion {
                     "\"");
       return found->second;
     };
+    const auto number = [&](const std::string& key) {
+      const Json value = parse_json(entry(key), folder_.trainer());
+      fail_input_if(!value.is_number_unsigned(), "[", folder_.trainer(), "] \"", key, "\" is no number: ", value.dump());
+      return value.get<int64_t>();
+    };
     fail_input_if(entry("format") != kConversionFormat || entry("version") != kConversionVersion, "[",
                   folder_.trainer(), "] is of another kind or version");
     fail_input_if(entry("data") != chunks_->fingerprint(), "[--resume] the text has changed");
@@ -172,7 +177,7 @@ class Conversion {
     if (file.metadata.contains("cache")) {
       cache_ = from_fields<CacheReport>(parse_json(entry("cache"), folder_.trainer()), folder_.trainer(), true);
     }
-    if (file.metadata.contains("sinks")) sinks_ = parse_json(entry("sinks"), folder_.trainer()).get<int64_t>();
+    if (file.metadata.contains("sinks")) sinks_ = number("sinks");
     NamedTensors current;
     fixed_.clear();
     const auto weights = model_->named_parameters();
@@ -192,10 +197,9 @@ class Conversion {
     for (const Json& report : parse_json(entry("finished"), folder_.trainer())) {
       finished_.push_back(from_fields<StageReport>(report, folder_.trainer(), /*required=*/true));
     }
-    const Json number = parse_json(entry("stage"), folder_.trainer());
-    fail_input_if(!number.is_number_integer() || number.get<size_t>() >= stages_.size(), "[", folder_.trainer(),
-                  "] has no such stage: ", number.dump());
-    if (number.get<size_t>() != number_) begin_stage(number.get<size_t>());
+    const auto stage = static_cast<size_t>(number("stage"));
+    fail_input_if(stage >= stages_.size(), "[", folder_.trainer(), "] has no such stage: ", stage);
+    if (stage != number_) begin_stage(stage);
     stage_->restore(current, parse_json(entry("state"), folder_.trainer()), folder_.trainer());
   }
 
