@@ -9,7 +9,7 @@ const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const options = {
   bundle: true,
   minify: true,
-  // light-dark() of the styles needs these; older ones would show the page without colours.
+  // The styles' light-dark() needs these browsers; older ones would show no colours.
   target: ["chrome123", "firefox120", "safari17.5"],
   jsx: "automatic",
   jsxImportSource: "preact",
@@ -25,7 +25,7 @@ async function makePage() {
   await copyFile(here("src/index.html"), here("dist/index.html"));
 }
 
-// Browsers load no modules from files, so all of it is in the one.
+// Browsers load no modules from files, so one file has everything.
 async function makeVisualiser() {
   const entryPoints = { app: here("src/visualiser.tsx") };
   const { outputFiles } = await build({ ...options, entryPoints, outdir: here("."), format: "iife", write: false });

@@ -14,10 +14,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 WEB = ROOT / "web"
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium") or "/usr/bin/chromium"
 SHOTS = os.environ.get("CORTADO_SCREENSHOTS")
-# What the browser says when the server is gone or refuses, as in some tests it does.
+# Browser errors when the server is down or refuses, as in some tests.
 EXPECTED = ("ERR_CONNECTION", "ERR_INCOMPLETE_CHUNKED", "ERR_EMPTY_RESPONSE", "ERR_NETWORK", "ERR_ABORTED",
             "status of 400", "status of 429")  # fmt: skip
-# A machine that does much else must not turn a test red: whoever waits, waits long.
+# Long time limits, so that tests do not fail on a busy machine.
 expect.set_options(timeout=WAIT_MS)
 
 

@@ -114,7 +114,7 @@ def test_a_token_shows_what_it_reads_and_who_remembers_it(open_page, inspect):
         assert all(head["weights"][at][t] == pytest.approx(w, rel=1e-2) for t, w in reads)
         later = [(t, row[at]) for t, row in enumerate(head["weights"]) if t > at]
         assert [w for _, w in listed(page, "Remembered by")] == pytest.approx(heaviest(later), rel=1e-2)
-    # A row of the picture is a token, too: while the mouse is there, and for good when it is clicked.
+    # A row of the picture also selects a token: while hovered, or for good on a click.
     picture = page.get_by_role("img", name="Weights")
     box = picture.bounding_box()
     picture.hover(position={"x": box["width"] / 2, "y": 10})
@@ -314,7 +314,7 @@ def test_a_late_answer_is_not_shown_under_another_name(open_page):
     page.get_by_role("button", name="Inspect").click()
     expect(page.locator(".ask .state")).to_have_text("Reading…")
     page.get_by_role("combobox", name="Model").select_option("exact")
-    with page.expect_request("**/v1/inspect"):  # behind the first one's answer
+    with page.expect_request("**/v1/inspect"):  # after the first one's answer
         held[0].continue_()
     expect(page.locator(".tokens, canvas")).to_have_count(0)
     held[1].continue_()
@@ -330,7 +330,7 @@ def test_an_example_is_longer_than_windows(open_page):
     wait_shown(page)
     words = page.locator(".token").all_inner_texts()
     needle = next(index for index, it in enumerate(words) if "secret" in it)
-    assert len(words) <= 512 and len(words) - needle > 192  # LoLA's window and what it keeps beside it, of SmolLM2
+    assert len(words) <= 512 and len(words) - needle > 192  # LoLA's window and its cache, for SmolLM2
     # Each row has its own scale: in nearly all of them there is a cell of the full colour.
     rows = page.get_by_role("img", name="Weights").evaluate("""(it) => {
       const data = it.getContext('2d').getImageData(0, 0, it.width, it.height).data;
@@ -343,7 +343,7 @@ def test_an_example_is_longer_than_windows(open_page):
       }
       return rows / it.height; }""")
     assert rows > 0.75
-    # Of a model with many tokens a word there is less of it.
+    # A model with many tokens per word gets less of it.
     page.get_by_role("combobox", name="Model").select_option("kinds")
     page.get_by_role("button", name="A needle in a long text").click()
     wait_shown(page)

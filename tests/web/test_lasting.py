@@ -54,14 +54,14 @@ def test_what_a_tab_that_crashed_was_writing_is_cut(open_page):
     limit_answers(page, 4)
     ask(page, "Hello.")
     page.wait_for_function("Object.values(localStorage).some((it) => it.includes('\"state\":\"done\"'))")
-    # The clock stands: what is written now stays a moment ago, however long the browser takes.
+    # The clock is fixed, so that times do not depend on the browser's speed.
     now = datetime.datetime.now()
     page.clock.set_fixed_time(now)
-    # The tab's own, a moment ago: no other writes it.
+    # This tab's own answer: nobody is writing it.
     page.evaluate(AS_IF_WRITING, "")
     page.reload()
     expect(page.locator(".answer")).to_have_class("answer cut")
-    # Another tab's, a moment ago: it may still be writing, until nothing comes for a while.
+    # Another tab's recent answer: that tab may still write, until it is silent for a while.
     page.evaluate(AS_IF_WRITING, "another")
     page.reload()
     expect(page.locator(".answer")).to_have_class("answer writing")

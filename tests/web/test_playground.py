@@ -80,7 +80,7 @@ def test_any_turn_can_be_branched(open_page, shot):
     expect(page.locator(".later")).to_contain_text("branch 2")
     ask(page, "Is it small?")
     read, of = read_again(page)
-    assert read < of / 2  # the fork goes on from the state behind the first turn
+    assert read < of / 2  # the fork resumes from the state after the first turn
     expect(page.locator(".turn").nth(1).locator(".branches")).to_contain_text("2 of 2")
     shot(page, "branch")
     page.locator(".turn").nth(1).get_by_role("button", name="The branch before").click()
@@ -122,7 +122,7 @@ def test_two_models_answer_side_by_side(open_page, shot):
     left, right = (answer_of(page, name).bounding_box() for name in ("exact", "window"))
     assert left["y"] == right["y"] and right["x"] > left["x"] + left["width"] - 1
     exact, window = (meter(page, "Memory in use", name) for name in ("exact", "window"))
-    expect(exact).to_have_text(re.compile(r"^[\d.]+ MiB, \+[\d.]+ KiB a token$"))
+    expect(exact).to_have_text(re.compile(r"^[\d.]+ MiB, \+[\d.]+ KiB/token$"))
     expect(window).to_have_text(re.compile(r"^[\d.]+ MiB, constant from (here|[\d.]+ MiB on)$"))
     # On one scale: the longest bar is the full width, and the others are as long as their numbers say.
     numbers, lengths = [], []

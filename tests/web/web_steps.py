@@ -1,4 +1,4 @@
-"""What a user does on the page. Nothing on it changes at once: what a step brings about is waited for."""
+"""A user's steps on the page. Each step waits for its effect, because nothing changes at once."""
 
 import json
 import os
@@ -9,10 +9,11 @@ from playwright.sync_api import expect
 
 AXE = pathlib.Path(__file__).resolve().parent.parent.parent / "web" / "node_modules" / "axe-core" / "axe.min.js"
 KEYS = "Object.keys(localStorage).filter((key) => key.startsWith('cortado.conversation.'))"
-# CORTADO_SLOW_BROWSER=8 makes the page's scripts eight times as slow: no test may turn red by that.
+# CORTADO_SLOW_BROWSER=8 makes the page's scripts eight times as slow: no test may fail then.
 SLOWNESS = float(os.environ.get("CORTADO_SLOW_BROWSER", "1"))
 WAIT_MS = 30_000 * max(1, round(SLOWNESS / 4))
-# (width, scheme) that every view is looked at in: each once; with CORTADO_EVERY_LOOK=1, as in `make check-all`, all of them.
+# (width, scheme) in which every view is tested: each once; with CORTADO_EVERY_LOOK=1, as in `make check-all`, all of
+# them.
 EVERY_LOOK = os.environ.get("CORTADO_EVERY_LOOK") == "1"
 LOOKS = [(320, "light"), (1600, "dark"), *([(320, "dark"), (1600, "light")] if EVERY_LOOK else [])]
 
@@ -23,7 +24,7 @@ def slow_down(page):
 
 
 def send(page, text):
-    """Until the turn is there."""
+    """Waits for the new turn."""
     turns = page.locator(".turn")
     count = turns.count()
     page.get_by_label("Your turn", exact=True).fill(text)
@@ -33,13 +34,13 @@ def send(page, text):
 
 
 def wait_ended(page, answer="exact", turn=-1):
-    """The text of a column's answer, once it has come to an end."""
+    """Waits for a column's answer to end; returns its text."""
     expect(answer_of(page, answer, turn)).to_have_attribute("aria-busy", "false", timeout=4 * WAIT_MS)
     return text_of(page, answer, turn)
 
 
 def ask_more(page, **fields):
-    """Whatever the page asks for, the server is asked for this too."""
+    """Adds these fields to all chat requests of the page."""
 
     def more(route):
         route.continue_(post_data=json.loads(route.request.post_data) | fields)
@@ -48,7 +49,7 @@ def ask_more(page, **fields):
 
 
 def without_end(page):
-    """Answers that go on until they are stopped, however slow the one is that looks at them."""
+    """Makes answers continue until they are stopped, however slow the test is."""
     ask_more(page, ignore_eos=True, max_tokens=4000)
 
 
@@ -77,7 +78,7 @@ def settings(page, opened):
 
 
 def limit_answers(page, tokens, temperature=0.7):
-    """Answers of exactly so many tokens: none is by chance too short for what is asked of it."""
+    """Makes answers exactly this long, so that none is too short by chance."""
     ask_more(page, ignore_eos=True)
     settings(page, True)
     page.get_by_label("Max tokens").fill(str(tokens))
@@ -86,7 +87,7 @@ def limit_answers(page, tokens, temperature=0.7):
 
 
 def tab_to(page, place, key="Tab"):
-    """Presses the key until the focus is there."""
+    """Presses the key until `place` has focus."""
     for _ in range(40):
         page.evaluate("window.focusBefore = document.activeElement")
         page.keyboard.press(key)
@@ -97,37 +98,37 @@ def tab_to(page, place, key="Tab"):
 
 
 def wait_shown(page):
-    """Until the inspector shows what it was asked for."""
+    """Waits until the inspector shows the result."""
     page.wait_for_selector(".tokens")
     expect(page.locator(".ask .state")).to_have_text("")
 
 
 def wait_words(page, count=20):
-    """Until so many characters of the last answer are there."""
+    """Waits for `count` characters of the last answer."""
     script = "(count) => [...document.querySelectorAll('.answer .text')].pop()?.innerText.length > count"
     page.wait_for_function(script, arg=count)
 
 
 def meter(page, name, answer="exact", turn=-1):
-    """The number's place."""
+    """A number's element."""
     row = answer_of(page, answer, turn).locator(".meter div", has=page.get_by_text(name, exact=True))
     return row.locator("dd")
 
 
 def expect_one_line(page, place):
-    """All of its parts stand beside one another."""
+    """Checks that all children share a line."""
     tops = place.evaluate("(it) => [...it.children].map((part) => part.getBoundingClientRect()).filter((it) => it.width > 1)"
                           ".map(({top, bottom}) => (top + bottom) / 2)")
     assert max(tops) - min(tops) < 10, tops
 
 
 def nothing_below(page):
-    """There is nothing to scroll into below the window: what is long scrolls within its own place."""
+    """Whether the page itself does not scroll; long parts scroll on their own."""
     return page.evaluate("document.scrollingElement.scrollHeight - innerHeight") <= 0
 
 
 def read_again(page):
-    """How many of the prompt's tokens the last answer's server has read, of how many."""
+    """(tokens of the last prompt that were not cached, all its tokens)."""
     place = meter(page, "Prompt")
     expect(place).to_have_text(re.compile("remembered"))
     wait_ended(page)

@@ -48,7 +48,7 @@ function App() {
   );
 }
 
-// Not as a link: the hash is the view.
+// A plain link to #main would change the view, which the hash names.
 function skipToMain(event: Event): void {
   event.preventDefault();
   document.getElementById("main")?.focus();

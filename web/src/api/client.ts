@@ -2,22 +2,22 @@ import { Signal } from "../shared/store";
 import type { Asked, Inspection } from "./inspection";
 import type { Chunk, Message, ModelEntry, Sampling } from "./types";
 
-// The server has answered, and it was no.
+// The server answered with an error.
 export class Refused extends Error {
   constructor(readonly status: number, message: string) {
     super(message);
   }
 }
 
-// No answer, or one that broke off.
+// No answer, or a broken one.
 export class Unreachable extends Error {}
 
-// A request has failed for want of the right key.
+// A request failed without a valid key.
 export const keyRefused = new Signal();
 
 const KEY = "cortado.key";
 
-// Only for as long as the tab is open: a key is a secret.
+// Kept only until the tab closes: a key is a secret.
 export const apiKey = {
   get: () => sessionStorage.getItem(KEY) ?? "",
   set: (key: string) => sessionStorage.setItem(KEY, key),
@@ -35,7 +35,7 @@ async function refusal(response: Response): Promise<Refused> {
   try {
     message = (JSON.parse(text) as Chunk).error?.message ?? message;
   } catch {
-    // Not the server's own words (a proxy's, say): shown as they are.
+    // Not the server's JSON (but a proxy's text, say): shown as is.
   }
   return new Refused(response.status, message);
 }
@@ -63,7 +63,7 @@ export async function isHealthy(): Promise<boolean> {
   return call("/health", { signal }).then(() => true, () => false);
 }
 
-// For examples, which differ by how many tokens a model makes of a text.
+// Sizes the examples: models need different numbers of tokens.
 export async function countTokens(model: string, content: string): Promise<number> {
   const body = JSON.stringify({ model, content });
   return ((await (await call("/tokenize", { method: "POST", body })).json()) as { count: number }).count;
@@ -79,7 +79,7 @@ export interface Question extends Sampling {
   seed: number;
 }
 
-// The data of a stream's events, until its [DONE].
+// Yields the data of a stream's events, until its [DONE].
 async function* events(response: Response): AsyncGenerator<string> {
   const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -97,7 +97,7 @@ async function* events(response: Response): AsyncGenerator<string> {
   }
 }
 
-// An answer as it is written. Refused, Unreachable, or an AbortError.
+// Streams an answer. Throws Refused, Unreachable or AbortError.
 export async function* streamAnswer(question: Question, signal: AbortSignal): AsyncGenerator<Chunk> {
   const told = { stream: true, stream_options: { include_usage: true }, return_progress: true };
   const body = JSON.stringify({ ...question, ...told });

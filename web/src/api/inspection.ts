@@ -1,4 +1,4 @@
-// What /v1/inspect is asked and answers.
+// Request and reply of /v1/inspect.
 import type { Message } from "./types";
 
 export interface Asked {
@@ -10,7 +10,7 @@ export interface Asked {
 }
 
 export interface Decision {
-  before: number; // the token before which it was made
+  before: number; // the decision was made before this token
   tokens: number[];
   scores: (number | null)[];
   stays: boolean[];
@@ -18,7 +18,7 @@ export interface Decision {
 
 export interface Slots {
   normalized: boolean;
-  write: number[][]; // a row a token, a number a slot
+  write: number[][]; // [token][slot]
   keep: number[][];
   read: number[][];
 }
@@ -35,7 +35,7 @@ export interface Head {
   weights?: (number | null)[][]; // row t: what token t gives to 0 .. t
   places?: string[]; // row t: a digit for each token of 0 .. t, "-" for none
   decisions?: Decision[];
-  latents?: { window: boolean; p: number[][] }; // a row a token
+  latents?: { window: boolean; p: number[][] }; // [token][state]
   slots?: Slots;
   gates?: Gates;
 }

@@ -1,4 +1,4 @@
-// Whether the server is there, and which models it has.
+// Tracks whether the server answers, and its models.
 import { Refused, apiKey, isHealthy, keyRefused, listModels } from "./client";
 import { Signal } from "../shared/store";
 import type { ModelEntry } from "./types";
@@ -11,7 +11,7 @@ const GONE_MS = 1000;
 export const status = {
   changed: new Signal(),
   state: "asking" as State,
-  wrongKey: false, // the last key that was given is none
+  wrongKey: false, // the last key was not valid
   models: [] as ModelEntry[],
 };
 
@@ -23,7 +23,7 @@ function set(state: State): void {
   status.changed.now();
 }
 
-// Told once: the key is forgotten, and whoever asks again asks without one.
+// A rejected key is forgotten, so later requests are sent without one.
 function lock(): void {
   status.wrongKey ||= apiKey.get() !== "";
   apiKey.set("");
@@ -47,15 +47,15 @@ async function readModels(): Promise<void> {
 async function look(): Promise<void> {
   const healthy = await isHealthy();
   if (!healthy) set("gone");
-  // Each time: another server may have come in the place of the one before.
+  // Asks each time: another server may have replaced the last one.
   else if (status.state !== "locked") await readModels();
-  // A tab that nobody sees need not ask.
+  // A hidden tab asks rarely.
   const wait = document.hidden ? 30000 : status.state === "gone" ? GONE_MS : READY_MS;
   window.clearTimeout(timer);
   timer = window.setTimeout(look, wait);
 }
 
-// At once, as when a request has just failed.
+// Checks now, e.g. after a failed request.
 export function lookNow(): void {
   void look();
 }

@@ -1,4 +1,4 @@
-// What the server sends, as far as the page reads it. Fields that older servers leave out are optional.
+// The fields of the server's replies that the page reads. Fields that older servers leave out are optional.
 
 export interface ModelEntry {
   id: string;
@@ -7,12 +7,12 @@ export interface ModelEntry {
   memory?: string;
   context?: number;
   layers?: number;
-  chat?: string | null; // its chat template; null: it was not taught to chat, and goes on with texts
-  sampling?: Sampling; // where a request says nothing
+  chat?: string | null; // its chat template; null: none, so it continues plain texts
+  sampling?: Sampling; // defaults of a request
   state_bytes?: number; // after 4,096 tokens
-  kv_cache_bytes?: number; // of as many
-  // Of a sequence: what of its state stays as it is, and what every token adds to it; with full attention everywhere,
-  // what every token would add.
+  kv_cache_bytes?: number; // likewise, with full attention
+  // For one sequence: its state's constant bytes, the bytes that each token adds, and those that it would add with full
+  // attention everywhere.
   state_constant_bytes?: number;
   state_bytes_per_token?: number;
   kv_cache_bytes_per_token?: number;
@@ -24,7 +24,7 @@ export interface Usage {
   total_tokens: number;
   prompt_tokens_details?: { cached_tokens?: number };
   state_bytes?: number;
-  state_constant_bytes?: number; // the part of it that does not grow
+  state_constant_bytes?: number; // the part of state_bytes that does not grow
   kv_cache_bytes?: number;
 }
 
@@ -45,8 +45,7 @@ export interface Sampling {
   stop?: string[];
 }
 
-// How far the server has come with a prompt: of `total` tokens it remembered `cache`, and it has `processed` so many,
-// those included.
+// Progress of reading a prompt: of `total` tokens, `cache` were cached and `processed` are done, cached ones included.
 export interface Progress {
   total: number;
   cache: number;

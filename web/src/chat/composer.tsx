@@ -4,7 +4,7 @@ import { bytes } from "../shared/format";
 import { ask, isRunning, stop } from "./run";
 import { type Conversation, type TextFile, shownPath } from "./tree";
 
-// The server's own limit of a request is larger; a browser keeps about as much of everything together.
+// The server takes larger requests, but localStorage holds about this much in total.
 const MOST_BYTES = 4 << 20;
 
 async function readText(file: File): Promise<TextFile> {

@@ -29,7 +29,7 @@ export function Playground() {
   );
 }
 
-// The first that there is, where none was chosen; a model that is gone stays chosen, for it may come back.
+// Chooses the first model if none is chosen; a missing one stays chosen, as it may return.
 function useChosenModel(conversation: Conversation): void {
   const first = status.models[0]?.id;
   useLayoutEffect(() => {
@@ -83,7 +83,7 @@ function Messages({ conversation }: { conversation: Conversation }) {
   useLayoutEffect(() => {
     following.current = true;
   }, [conversation.id, path.length]);
-  // After every drawing: who has scrolled up reads on there undisturbed.
+  // Scrolls down after every render, unless the user has scrolled up.
   useLayoutEffect(() => {
     if (following.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   });
@@ -102,7 +102,7 @@ function Messages({ conversation }: { conversation: Conversation }) {
   );
 }
 
-// For screen readers: every token would be too much.
+// Tells screen readers the state only: announcing each token would be too much.
 function Announcement({ last }: { last: Turn | undefined }) {
   const words = last && (isRunning(last) ? "An answer is being written" : "The answer has ended");
   return <p class="hidden" role="status">{words}</p>;
@@ -131,7 +131,7 @@ function Welcome({ conversation }: { conversation: Conversation }) {
   );
 }
 
-// Behind a turn where a branch is to begin: the way back to those that there are.
+// Shown where a new branch begins, with a button back to the last existing one.
 function Later({ conversation, parent }: { conversation: Conversation; parent: string }) {
   const turns = childrenOf(conversation, parent);
   if (!turns.length) return null;

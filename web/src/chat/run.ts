@@ -1,4 +1,4 @@
-// Has answers written.
+// Requests answers.
 import { Refused, Unreachable, streamAnswer } from "../api/client";
 import { lookNow } from "../api/status";
 import type { Chunk } from "../api/types";
@@ -15,7 +15,7 @@ export function stop(turn: Turn): void {
   for (const answer of turn.answers) running.get(answer)?.abort();
 }
 
-// With its answers, which nobody would see any more.
+// Also stops answers, which nobody would see.
 export function discard(id: string): void {
   Object.values(openOnes.get(id)?.turns ?? {}).forEach(stop);
   deleteConversation(id);
@@ -28,7 +28,7 @@ class Recording {
   private tokens = 0;
   private readonly kept: string;
 
-  // With `again`, the answer is written a second time: what is kept of it stays until that is reached.
+  // With `again`, the answer is regenerated: the old text stays until the new one is as long.
   constructor(private readonly answer: Answer, again: boolean) {
     this.kept = again ? answer.text : "";
   }
@@ -56,8 +56,8 @@ class Recording {
   }
 }
 
-// A page that is left loses its connections, which is not the server's doing. Who stays after all, as behind a
-// download, has a page that works again.
+// Leaving the page closes its connections, which is no server error. If the page stays after all (the link was a
+// download, say), errors count again after two seconds.
 let leaving = false;
 addEventListener("beforeunload", () => {
   leaving = true;
@@ -88,7 +88,7 @@ async function run(conversation: Conversation, turn: Turn, column: number, again
   const recording = new Recording(answer, again);
   answer.state = "waiting";
   answer.tab = tab;
-  // Nothing of a run before is said of this one.
+  // Clears what an earlier run left.
   for (const told of ["problem", "finish", "usage", "progress", "firstMs", "writeMs"] as const) delete answer[told];
   touch(conversation);
   try {
@@ -119,12 +119,12 @@ export function ask(conversation: Conversation, parent: string, text: string, fi
   answerAll(conversation, addTurn(conversation, parent, text, files));
 }
 
-// Another answer to the same, as a branch beside it.
+// Another answer to the same turn, as a new branch.
 export function askAgain(conversation: Conversation, turn: Turn): void {
   ask(conversation, turn.parent, turn.text, turn.files);
 }
 
-// The API has no way to go on with half an answer. The same seed writes the same words again, and more.
+// The API cannot continue half an answer. The same seed gives the same text again, and more.
 export function goOn(conversation: Conversation, turn: Turn, column: number): void {
   const answer = turn.answers[column]!;
   const most = answer.sampling.max_tokens;

@@ -7,7 +7,7 @@ import type { Conversation } from "./tree";
 
 export function ModelChoice({ conversation }: { conversation: Conversation }) {
   const [first = "", second = ""] = conversation.models;
-  // Not what was drawn last: another choice may have come since.
+  // Reads the current models: another choice may have changed them since the last render.
   const choose = (column: number, model: string) => {
     const models = [conversation.models[0] ?? "", conversation.models[1] ?? ""];
     models[column] = model;
@@ -57,7 +57,7 @@ const FIELDS: Field[] = [
   { name: "max_tokens", label: "Max tokens", min: 1, max: 1e9, step: 1 },
 ];
 
-// Open until it is left: by Escape, or by a click beside it.
+// Stays open until Escape or a click outside it.
 function useClosing() {
   const box = useRef<HTMLDetailsElement>(null);
   const close = (): void => {
@@ -121,7 +121,7 @@ export function SettingsPanel({ conversation }: { conversation: Conversation }) 
 
 interface NumberProps {
   label: string;
-  empty: string; // what holds then
+  empty: string; // shown if empty
   min: number;
   max: number;
   step: number;
@@ -132,7 +132,7 @@ interface NumberProps {
 const defaultWords = (value: number | undefined): string =>
   value === undefined ? "default" : `default: ${Number(value.toPrecision(4))}`;
 
-// Empty: not sent, and the server's own value holds.
+// Empty: not sent, so the server's default applies.
 function NumberField({ label, empty, min, max, step, value, change }: NumberProps) {
   const onInput = (input: HTMLInputElement) => {
     if (input.value === "") change(undefined);

@@ -1,4 +1,4 @@
-// The conversations, kept in the browser's localStorage: an index, and a key for each.
+// Keeps the conversations in the browser's localStorage: an index, and one key per conversation.
 import { Signal } from "../shared/store";
 import { type Conversation, isOpen, markLeft, newConversation } from "./tree";
 
@@ -7,10 +7,10 @@ const CURRENT = "cortado.current";
 const keyOf = (id: string): string => `cortado.conversation.${id}`;
 
 const SAVE_MS = 250;
-// Longer without a change, and the tab that was writing is taken to be gone.
+// After this long without a change, a writing tab counts as gone.
 const ALIVE_MS = 5000;
 
-// Stays over a reload, so that a tab knows its own answers again.
+// Survives a reload, so that a tab knows its own answers.
 const TAB = "cortado.tab";
 export const tab = sessionStorage.getItem(TAB) ?? String(Math.random());
 sessionStorage.setItem(TAB, tab);
@@ -19,11 +19,11 @@ export const store = {
   changed: new Signal(),
   list: [] as { id: string; title: string; changed: number }[],
   current: newConversation(),
-  full: false, // the browser keeps no more
-  deleted: [] as Conversation[], // until this tab is closed
+  full: false, // the storage is full
+  deleted: [] as Conversation[], // kept until this tab closes
 };
 
-// Those whose answers are being written may be others than the one that is shown.
+// Answers may also be written in conversations that are not shown.
 const open = new Map<string, Conversation>();
 export const openOnes: ReadonlyMap<string, Conversation> = open;
 const unsaved = new Set<Conversation>();
@@ -61,7 +61,7 @@ export function saveAll(): void {
   unsaved.clear();
 }
 
-// Draws what is new and keeps it a little later: a stream changes it many times a second.
+// Redraws soon and saves a little later: a stream changes it many times per second.
 export function touch(conversation: Conversation): void {
   if (store.deleted.includes(conversation)) return;
   conversation.changed = Date.now();
@@ -75,7 +75,7 @@ function isBeingWritten(conversation: Conversation, by?: string): boolean {
   return answers.some((answer) => isOpen(answer) && (by === undefined || answer.tab === by));
 }
 
-// What was being written when the page was left will not go on by itself.
+// An answer cut by leaving the page does not resume by itself.
 function markCut(conversation: Conversation): void {
   const fresh = Date.now() - conversation.changed < ALIVE_MS;
   for (const answer of Object.values(conversation.turns).flatMap((turn) => turn.answers)) {
@@ -84,7 +84,7 @@ function markCut(conversation: Conversation): void {
   }
 }
 
-// What another tab was writing is looked at again: that tab may be gone without a word.
+// Checks again whether another tab still writes: it may have closed silently.
 function watch(conversation: Conversation): void {
   markCut(conversation);
   if (!isBeingWritten(conversation)) return;
@@ -130,7 +130,7 @@ export function deleteConversation(id: string): void {
   store.changed.now();
 }
 
-// The one that was deleted last is there again, as it was.
+// Restores the conversation deleted last.
 export function undoDelete(): void {
   const conversation = store.deleted.pop();
   if (!conversation) return;
@@ -140,7 +140,7 @@ export function undoDelete(): void {
   openConversation(conversation.id);
 }
 
-// What another tab has written, unless this one is writing in it, too.
+// Loads what another tab wrote, unless this tab writes it too.
 function takeOver(key: string | null): void {
   for (const [id, mine] of open) {
     if (key !== keyOf(id) || unsaved.has(mine) || isBeingWritten(mine, tab)) continue;
@@ -155,7 +155,7 @@ function takeOver(key: string | null): void {
 
 export function restore(): void {
   store.list = parse<typeof store.list>(INDEX) ?? [];
-  // The tab's own; a new tab shows the one that was last used.
+  // Opens the tab's own conversation; in a new tab, the one used last.
   const id = sessionStorage.getItem(CURRENT) ?? store.list[0]?.id;
   if (id) openConversation(id);
   open.set(store.current.id, store.current);
@@ -168,7 +168,7 @@ export function restore(): void {
   });
 }
 
-// From the first word on it is the tab's, for a reload to find.
+// Remembers it as this tab's, for a reload.
 export function keepCurrent(conversation: Conversation): void {
   open.set(conversation.id, conversation);
   sessionStorage.setItem(CURRENT, conversation.id);

@@ -1,4 +1,4 @@
-// A conversation is a tree of turns: what was asked, and the answers to it. Pure; nothing is drawn or sent here.
+// A conversation is a tree of turns; a turn is a question with its answers. These functions are pure.
 import type { Message, Progress, Sampling, Usage } from "../api/types";
 
 export interface TextFile {
@@ -6,7 +6,7 @@ export interface TextFile {
   text: string;
 }
 
-// "cut": the page was left, or the server went, before the end.
+// "cut": the page or the server closed before the end.
 export type AnswerState = "waiting" | "writing" | "done" | "stopped" | "cut" | "failed";
 
 export interface Answer {
@@ -20,8 +20,8 @@ export interface Answer {
   problem?: string;
   usage?: Usage;
   progress?: Progress; // of reading the prompt
-  tokens: number; // written so far
-  tab?: string; // that has it written
+  tokens: number; // generated so far
+  tab?: string; // that streams it
   firstMs?: number; // until the first token
   writeMs?: number; // from the first token to the last
 }
@@ -31,7 +31,7 @@ export interface Turn {
   parent: string; // "": the conversation begins with it
   text: string;
   files: TextFile[];
-  answers: Answer[]; // one a model
+  answers: Answer[]; // one per model
 }
 
 export interface Conversation {
@@ -40,10 +40,10 @@ export interface Conversation {
   changed: number;
   models: string[]; // one, or two side by side
   system: string;
-  sampling: Sampling; // what is not in it is the server's to say
-  seed: number | null; // null: another one each time
+  sampling: Sampling; // the server sets what is missing
+  seed: number | null; // null: a new one each time
   turns: Record<string, Turn>; // in the order in which they were made
-  followed: Record<string, string | null>; // of a turn ("": the beginning), the next one that is shown
+  followed: Record<string, string | null>; // by turn ("": the start), the next turn shown
 }
 
 const newId = (): string => Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(36)).join("");
@@ -59,7 +59,7 @@ export function childrenOf(conversation: Conversation, parent: string): Turn[] {
   return Object.values(conversation.turns).filter((turn) => turn.parent === parent);
 }
 
-// The turns that are shown, from the first.
+// Returns the shown turns, first to last.
 export function shownPath(conversation: Conversation): Turn[] {
   const path: Turn[] = [];
   let next = conversation.followed[""];
@@ -76,7 +76,7 @@ function pathTo(conversation: Conversation, turn: Turn): Turn[] {
   return path;
 }
 
-// A turn behind `parent`, beside those that there are, and shown from now on.
+// Adds a turn after `parent`, beside its other children, and shows it.
 export function addTurn(conversation: Conversation, parent: string, text: string, files: TextFile[]): Turn {
   const turn: Turn = { id: newId(), parent, text, files, answers: [] };
   conversation.turns[turn.id] = turn;
@@ -85,7 +85,7 @@ export function addTurn(conversation: Conversation, parent: string, text: string
   return turn;
 }
 
-// The conversation is shown up to this turn; what is written next is a branch beside what came after.
+// Shows the conversation up to this turn; the next message starts a new branch.
 export function branchAfter(conversation: Conversation, turn: Turn): void {
   conversation.followed[turn.id] = null;
 }
@@ -98,7 +98,7 @@ export function promptText(turn: Turn): string {
   return [...turn.files.map((file) => file.text), turn.text].filter((text) => text).join("\n\n");
 }
 
-// What the model of that column reads to answer `turn`.
+// Returns the messages that the model of that column reads to answer `turn`.
 export function messagesFor(conversation: Conversation, turn: Turn, column: number, system: string): Message[] {
   const messages: Message[] = system.trim() ? [{ role: "system", content: system }] : [];
   for (const step of pathTo(conversation, turn)) {
@@ -116,6 +116,6 @@ export function markLeft(answer: Answer): void {
 
 export const isOpen = (answer: Answer): boolean => answer.state === "waiting" || answer.state === "writing";
 
-// Whether there is more to be had of it.
+// Whether the answer can be continued.
 export const canGoOn = (answer: Answer): boolean =>
   answer.state === "cut" || answer.state === "stopped" || (answer.state === "done" && answer.finish === "length");

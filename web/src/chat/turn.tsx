@@ -37,7 +37,7 @@ export function TurnView({ conversation, turn }: { conversation: Conversation; t
   );
 }
 
-// The conversation up to the answer to this turn, as the model of the first column reads it.
+// Inspects the conversation up to this turn's answer, as the model of the first column reads it.
 function look(conversation: Conversation, turn: Turn): void {
   const answer = turn.answers[0];
   const messages = messagesFor(conversation, turn, 0, answer?.system ?? conversation.system);
@@ -45,7 +45,7 @@ function look(conversation: Conversation, turn: Turn): void {
   openConversation(answer?.model ?? conversation.models[0] ?? "", messages);
 }
 
-// ‹ 2 of 3 ›: which of the turns with the same past is shown.
+// ‹ 2 of 3 ›: chooses among the turns with the same past.
 function Branches({ conversation, turns, shown }: { conversation: Conversation; turns: Turn[]; shown: Turn }) {
   const index = turns.indexOf(shown);
   const go = (to: number) => {
@@ -115,7 +115,7 @@ function waitingWords({ progress, text }: Answer): string {
   return `Reading: ${withCommas(processed)} of ${withCommas(total)} tokens`;
 }
 
-// How far the reading is, of what was not remembered.
+// Progress of reading the uncached tokens.
 function ReadingBar({ progress }: { progress: Progress }) {
   const { total, cache, processed } = progress;
   return <progress aria-label="Progress of reading the prompt" max={total - cache} value={processed - cache} />;
@@ -135,7 +135,7 @@ function stateWords(answer: Answer): string {
 interface AnswerProps {
   answer: Answer;
   memory: SequenceMemory | null;
-  most: number; // bytes, of all that is compared
+  most: number; // bytes, of the largest answer
   goOn: () => void;
 }
 
@@ -160,7 +160,7 @@ function AnswerView({ answer, memory, most, goOn }: AnswerProps) {
   );
 }
 
-// Always the same lines, so that nothing moves when a number comes.
+// Always has the same lines, so that nothing moves when a number arrives.
 function Meter({ answer, memory, most }: Omit<AnswerProps, "goOn">) {
   const used = memory && `${memory.exact ? "" : "at most "}${bytes(memory.used)}`;
   return (
@@ -175,7 +175,7 @@ function Meter({ answer, memory, most }: Omit<AnswerProps, "goOn">) {
   );
 }
 
-// All of a turn are on one scale.
+// A turn's bars share one scale.
 function Bar({ share, kind }: { share: number; kind: string }) {
   return <i class={`bar ${kind}`} aria-hidden="true"><i style={{ width: `${100 * share}%` }} /></i>;
 }

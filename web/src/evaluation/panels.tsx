@@ -22,13 +22,13 @@ function linesOf(points: Map<string, [number, number | null][]>): Line[] {
 
 const MOST_MARKS = 12;
 
-// Where there are few lengths, just these are marked.
+// Marks exactly the lengths that occur, if they are few.
 function marksOf(lines: Line[]): { marks?: number[] } {
   const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
   return xs.length <= MOST_MARKS ? { marks: xs } : {};
 }
 
-// The same numbers for those who read rather than look.
+// Shows the chart's numbers as a table.
 function LinesTable({ lines, show }: { lines: Line[]; show: (value: number) => string }) {
   const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
   return (
@@ -54,7 +54,7 @@ function LinesTable({ lines, show }: { lines: Line[]; show: (value: number) => s
   );
 }
 
-// Each task counts the same, however many questions it had: RULER's total.
+// RULER's total: the mean over tasks, whatever their numbers of questions.
 function rulerPoints(rows: RulerRow[], task: string): Map<string, [number, number | null][]> {
   const percent = (row: RulerRow): number => 100 * row.score;
   const of = (name: string) =>
@@ -122,7 +122,7 @@ export function SweepPanel({ rows, plans }: { rows: SweepRow[]; plans: Plan[] })
   );
 }
 
-// The seeds of a setting as their mean.
+// Averages a setting over its seeds.
 function curvePoints(rows: SweepRow[], names: Names, value: string): Map<string, [number, number | null][]> {
   const points = rows.flatMap((row) => (row.curve[value] ?? [])
     .map((it, index) => ({ name: names.get(row)!, step: row.curve.step?.[index] ?? index, it })));

@@ -1,5 +1,5 @@
-// Files of results, as `cortado eval ruler`, `eval niah`, `eval ppl` and `sweep` write them: a JSON object a line. A
-// sweep's sweep.json says what it was about.
+// Files of results, as `cortado eval ruler`, `eval niah`, `eval ppl` and `sweep` write them: JSON lines. A sweep's
+// sweep.json has its plan.
 
 type Row = Record<string, unknown>;
 
@@ -37,8 +37,8 @@ export interface Results {
   perplexity: PerplexityRow[];
   sweep: SweepRow[];
   plans: Plan[]; // of sweeps
-  seen: Set<string>; // lines: the same file may be chosen again
-  notes: string[]; // what was not understood
+  seen: Set<string>; // lines read: a file may be chosen twice
+  notes: string[]; // problems with files
 }
 
 export const noResults = (): Results =>
@@ -53,7 +53,7 @@ function numbersOf(row: Row): Record<string, number> {
 function readRuler(row: Row): RulerRow {
   return {
     model: String(row.model), task: String(row.task), length: Number(row.length),
-    // Earlier versions only say whether it was right.
+    // Earlier versions only wrote whether the answer was right.
     score: isNumber(row.score) ? row.score : Number(row.correct === true),
     state: isNumber(row.state_bytes) ? row.state_bytes : 0,
   };
@@ -68,7 +68,7 @@ const secondsOf = (seconds: number | undefined): Record<string, number> => (seco
 
 export const words = (key: string): string => key.replace(/_/g, " ");
 
-// Strings that say what they are without their key.
+// Keys whose string values need no label.
 const SPEAKING = ["mixer", "name", "step", "dtype"];
 
 // "mixer.mixer": "sliding_window" -> "sliding window", "mixer.window": 129 -> "window 129", "decay": false -> "no decay".
@@ -85,7 +85,7 @@ function settingWords(key: string, value: unknown): string {
   return `${name} ${String(value)}`;
 }
 
-// What a run is called among others: its own name if it has one, and what is not the same for all.
+// A run's label: its own name if it has one, and the settings in which the runs differ.
 export function namesOf(rows: SweepRow[]): Map<SweepRow, string> {
   const same = (key: string): boolean => new Set(rows.map(({ settings }) => JSON.stringify(settings[key]))).size === 1;
   const several = new Set(rows.map(({ settings }) => JSON.stringify(settings))).size > 1;
@@ -104,7 +104,7 @@ function readSweep(row: Row): SweepRow {
   };
 }
 
-// A run that was begun anew has another result.
+// A repeated run replaces its result.
 function takeSweep(results: Results, row: SweepRow): void {
   const at = row.id ? results.sweep.findIndex(({ id }) => id === row.id) : -1;
   if (at < 0) results.sweep.push(row);
@@ -112,7 +112,7 @@ function takeSweep(results: Results, row: SweepRow): void {
 }
 
 function take(results: Results, row: Row): boolean {
-  if ("setting" in row) return true; // what the results depend on
+  if ("setting" in row) return true; // the run's settings; not charted
   if ("settings" in row && "status" in row) takeSweep(results, readSweep(row));
   else if ("task" in row && "length" in row) results.ruler.push(readRuler(row));
   else if ("model" in row && "length" in row && "perplexity" in row) results.perplexity.push(readPerplexity(row));
@@ -128,7 +128,7 @@ function parsed(text: string): Row | null {
   }
 }
 
-// A file that is one object over several lines; false: it is none.
+// Reads a file with one JSON object; false if it has none.
 function takeWhole(results: Results, name: string, text: string): boolean {
   const json = parsed(text);
   if (json === null || typeof json !== "object") return false;
@@ -166,7 +166,7 @@ export function addFile(results: Results, name: string, text: string): Results {
 const few = (lines: number[]): string =>
   lines.slice(0, 5).join(", ") + (lines.length > 5 ? ` and ${lines.length - 5} more` : "");
 
-// Their means, by a name and a number.
+// Returns means by name and by number.
 export function meansBy<T>(rows: T[], name: (row: T) => string, at: (row: T) => number,
   value: (row: T) => number | null): Map<string, [number, number | null][]> {
   const sums = new Map<string, Map<number, { sum: number; count: number }>>();

@@ -4,11 +4,11 @@ import examplePlan from "../../../experiments/results/cortado-macchiato-gap/swee
 import { PerplexityPanel, RulerPanel, SweepPanel } from "./panels";
 import { type Results, addFile, noResults } from "./read";
 
-// What this project's own documents show, too.
+// Results that the documents also show.
 const example = (): Results =>
   addFile(addFile(noResults(), "results.jsonl", exampleResults), "sweep.json", JSON.stringify(examplePlan));
 
-// A plan behind its results, whatever their order.
+// Reads plans after results, whatever the order of the choice.
 const inOrder = (files: FileList): File[] => [...files].sort((a, b) => Number(/^sweep.*\.json$/.test(a.name))
   - Number(/^sweep.*\.json$/.test(b.name)));
 
@@ -53,7 +53,7 @@ function Drop({ add }: { add: (files: FileList | null | undefined) => Promise<vo
     event.preventDefault();
     setOver(true);
   };
-  // The same file may be chosen again.
+  // Clears the input, so that the same file can be chosen again.
   const onChange = async (input: HTMLInputElement) => {
     await add(input.files);
     input.value = "";

@@ -1,4 +1,4 @@
-// One token in words and numbers: what it reads, who remembers it, where it lives.
+// One token: what it reads, what reads it, and which memory holds it.
 import { useState } from "preact/hooks";
 import type { Head, Inspection, Layer, Slots } from "../api/inspection";
 import { plain } from "../shared/format";
@@ -17,7 +17,7 @@ const FEW = 5;
 const number = (value: number | null): string => (value === null ? "no number" : plain(value, 3));
 const named = (inspection: Inspection, token: number): string => `${token} “${visible(inspection, token)}”`;
 
-// Always as many rows, so that nothing moves when another token is looked at.
+// Always the same number of rows, so that nothing moves.
 function WeighedList({ inspection, list, none }: { inspection: Inspection; list: Weighed[]; none: string }) {
   return (
     <ol class="weighed">
@@ -60,7 +60,7 @@ function slotWords(row: number[]): string {
   return best.map(({ weight, slot }) => `slot ${slot + 1} ${number(weight)}`).join(", ");
 }
 
-// What the slots hold of a token in the end.
+// Lists the slots that hold most of a token at the end.
 function heldWords(slots: Slots, at: number): string {
   return slotWords(slotContents(slots, slots.write.length - 1).map((row) => row[at] ?? 0));
 }
@@ -70,7 +70,7 @@ function gateWords({ norm, decay, least, most }: NonNullable<Head["gates"]>, at:
   return `norm ${number(norm[at]!)}; ${number(decay[at]!)} of the old state is left${extremes}`;
 }
 
-// For screen readers, when another token is looked at.
+// The selected token's text for screen readers.
 function said(inspection: Inspection, head: Head, at: number): string {
   if (!head.weights) return "";
   const words = (list: Weighed[]) => list.map(({ token, weight }) => `${named(inspection, token)}, ${number(weight)}`);
@@ -78,7 +78,7 @@ function said(inspection: Inspection, head: Head, at: number): string {
   return `It reads ${past}. It is remembered by ${words(rememberedBy(head, at, 2)).join("; ") || "no later token"}.`;
 }
 
-// As high whatever it says: what lies below must not move.
+// Has a fixed height: what is below must not move.
 function Fact({ name, words }: { name: string; words: string }) {
   return <div><dt>{name}</dt><dd title={words}>{words}</dd></div>;
 }
@@ -108,7 +108,7 @@ export function Detail({ inspection, layer, head, at }: Props) {
   );
 }
 
-// All that the pictures show of this token, as a table.
+// Shows all numbers of this token in the pictures as a table.
 function Numbers({ inspection, layer, head, at }: Props) {
   const [open, setOpen] = useState(false);
   return (

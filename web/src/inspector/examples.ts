@@ -1,9 +1,9 @@
-// Texts to look at.
+// Example texts.
 import { countTokens } from "../api/client";
 
 export const EXAMPLE = "The keeper of the lighthouse lit the lamp. The lamp of the lighthouse was lit by the keeper.";
 
-// What the server inspects at most.
+// The server's limit for inspections.
 const MOST_TOKENS = 512;
 
 const NEEDLE = "The secret number of the lighthouse is 7413.";
@@ -19,8 +19,8 @@ was quiet then, and the sky had the colour of tin. From the hill one could see t
 A train went by beyond the marsh, with all of its windows lit. The innkeeper told the story of the wreck again, and it had
 grown by two masts. Under the bridge the ducks had gone to sleep in a row.`.replace(/\n/g, " ").split(/(?<=\.) /);
 
-// A needle near the beginning, and so much hay that it has left the window (of LoLA, say) when it is asked for: as much
-// of it as the model may be asked about.
+// Returns a text with a needle near its beginning and a question at its end. As much filler as the server's limit
+// allows lies between, so that the needle has left a window (LoLA's, say).
 export async function needleText(model: string): Promise<string> {
   let text = "";
   for (const sentences of [HAY.length, 6, 3, 1]) {

@@ -11,10 +11,10 @@ export interface Point {
 }
 
 export interface HeatProps {
-  label: string; // for those who don't see it
+  label: string; // for screen readers
   size: { rows: number; columns: number };
-  value: (row: number, column: number) => number | null; // null: nothing is there
-  // Above 0 to `most`, of all or of a row, and below; or a colour for each whole number.
+  value: (row: number, column: number) => number | null; // null: empty
+  // Shades up to ±`most` (overall or per row); or one colour per integer.
   scale: { most: number | ((row: number) => number) } | { colors: string[] };
   names: { rows: (row: number) => string; columns: (column: number) => string };
   axes: { rows: string; columns: string };
@@ -24,15 +24,15 @@ export interface HeatProps {
   choose?: (point: Point) => void;
 }
 
-const FONT = 11; // of the names
-const LETTER = 6.5; // about its width
-const LONGEST = 10; // letters of a name
-const TOP = 6; // half a name
+const FONT = 11; // of labels
+const LETTER = 6.5; // mean width of a letter
+const LONGEST = 10; // letters per label
+const TOP = 6; // half a label's height
 
 function rgb(color: string): Rgb {
   const found = color.match(/[\d.]+/g) ?? [];
   const parts = found.slice(0, 3).map(Number);
-  // color(srgb r g b) counts to 1.
+  // color(srgb r g b) is 0 to 1.
   const scale = color.startsWith("color(") ? 255 : 1;
   return [(parts[0] ?? 0) * scale, (parts[1] ?? 0) * scale, (parts[2] ?? 0) * scale];
 }
@@ -49,12 +49,12 @@ function painter(scale: HeatProps["scale"]): (value: number, row: number) => Rgb
   const above = rgb(colorOf("--heat-1"));
   const below = rgb(colorOf("--heat-below"));
   const most = typeof scale.most === "function" ? scale.most : () => scale.most as number;
-  // The square root: small weights are many, and would all look like nothing.
+  // The square root makes the many small weights visible.
   return (value, row) =>
     mixed(empty, value < 0 ? below : above, Math.sqrt(Math.min(1, Math.abs(value) / (most(row) || 1))));
 }
 
-// A pixel a cell.
+// Draws one pixel per cell.
 function picture({ size, value, scale }: HeatProps): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.width = size.columns;
@@ -83,14 +83,14 @@ interface Frame {
 const longest = (count: number, name: (index: number) => string): number =>
   Math.min(LONGEST, Math.max(...Array.from({ length: count }, (_, index) => name(index).length)));
 
-// The cells' place: what the names leave of it.
+// Returns the area of the cells, without the labels.
 function frameOf(canvas: HTMLCanvasElement, { size, names }: HeatProps): Frame {
   const left = Math.ceil(longest(size.rows, names.rows) * LETTER) + 12;
   const bottom = Math.ceil(longest(size.columns, names.columns) * LETTER) + 10;
   return { left, width: canvas.clientWidth - left, height: canvas.clientHeight - bottom - TOP };
 }
 
-// As many names as there is room for, from the first on.
+// Returns every how many cells there is room for a label.
 function every(count: number, room: number): number {
   return Math.max(1, Math.ceil((count * (FONT + 3)) / Math.max(1, room)));
 }

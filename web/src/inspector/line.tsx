@@ -1,4 +1,4 @@
-// The text as its tokens, each coloured by what it has to do with the one that is looked at.
+// Shows the text's tokens, each coloured by its weight to or from the selected one.
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { Head, Inspection } from "../api/inspection";
 import { between, placeOf, visible } from "./read";
@@ -6,8 +6,8 @@ import { between, placeOf, visible } from "./read";
 interface Props {
   inspection: Inspection;
   head: Head;
-  at: number; // whose view it is
-  pinned: number; // where the keyboard is
+  at: number; // selected token
+  pinned: number; // clicked token, where the keyboard starts
   hover: (token: number | null) => void;
   pin: (token: number) => void;
 }
@@ -21,7 +21,7 @@ const STEPS: Record<string, (at: number, last: number) => number> = {
   End: (_, last) => last,
 };
 
-// 0 to 10 tenths: classes, so that a stylesheet says how much colour each is.
+// 0 to 10 tenths, as classes that the stylesheet colours.
 function tenths(weight: number, most: number): number {
   return most > 0 ? Math.min(10, Math.ceil(10 * Math.sqrt(Math.abs(weight) / most) - 0.5)) : 0;
 }

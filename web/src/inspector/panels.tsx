@@ -18,7 +18,7 @@ export const PLACE_COLORS = ["--series-4", "--series-1", "--series-3"];
 
 const where = ({ layer, head }: PanelProps): string => `layer ${layer.layer}, head ${head.head}, ${layer.mixer}`;
 
-// `most`: a number, or in words what is different for each row.
+// `most`: a number, or words if it differs per row.
 function Scale({ most, signed }: { most: number | string; signed: boolean }) {
   const end = (sign: number): string => (typeof most === "string" ? `${sign < 0 ? "minus " : ""}${most}` : plain(sign * most, 2));
   return (
@@ -32,7 +32,7 @@ function Scale({ most, signed }: { most: number | string; signed: boolean }) {
 export function WeightsPanel(props: PanelProps) {
   const { inspection, head, at, hover, pin, layer } = props;
   const tokens = inspection.tokens.length;
-  // Of each row: over a long text weights are small, and one large one would leave all others in the dark.
+  // Per row: in a long text one large weight would hide the many small ones.
   const most = head.weights!.map((row) => largest([row]));
   const signed = head.weights!.some((row) => row.some((weight) => (weight ?? 0) < 0));
   const name = (token: number): string => visible(inspection, token);

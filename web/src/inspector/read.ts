@@ -1,9 +1,9 @@
-// What the page makes of an inspection. Pure; nothing is drawn or sent here.
+// Pure functions on an inspection's data.
 import type { Head, Inspection, Slots } from "../api/inspection";
 
 const SIGNS: Record<string, string> = { "\n": "⏎", "\t": "⇥", "\r": "␍" };
 
-// A token's text with signs for what cannot be seen; its number where it has no text.
+// Returns a token's text with visible white space, or its number if it has no text.
 export function visible(inspection: Inspection, token: number): string {
   const piece = inspection.pieces[token] ?? "";
   if (!piece) return `#${inspection.tokens[token]}`;
@@ -11,7 +11,7 @@ export function visible(inspection: Inspection, token: number): string {
   return /^ +$/.test(shown) ? "␣".repeat(shown.length) : shown;
 }
 
-// The weight that token t gives to token s of its past.
+// Returns the weight that token t gives to token s of its past.
 export const weightOf = (head: Head, t: number, s: number): number => head.weights?.[t]?.[s] ?? 0;
 
 export function largest(rows: (number | null)[][]): number {
@@ -20,7 +20,7 @@ export function largest(rows: (number | null)[][]): number {
   return most;
 }
 
-// What token `at` and another one have to do with each other: the weight that the later gives to the earlier.
+// Returns the weight that the later of two tokens gives to the earlier one.
 export function between(head: Head, at: number, other: number): number {
   return other <= at ? weightOf(head, at, other) : weightOf(head, other, at);
 }
@@ -45,13 +45,13 @@ export function rememberedBy(head: Head, at: number, count: number): Weighed[] {
   return heaviest(later.map((row, index) => ({ token: at + 1 + index, weight: row[at] ?? 0 })), count);
 }
 
-// The number of the memory that holds token s when token t is read; -1: none.
+// Returns the number of the memory that holds token s when token t is read; -1: none.
 export function placeOf(head: Head, t: number, s: number): number {
   const digit = head.places?.[t]?.[s];
   return digit === undefined || digit === "-" ? -1 : Number(digit);
 }
 
-// Where a token has been from when it was read to the end: [memory, first token that was read then].
+// Returns the memories that hold a token in turn, each with the first token that is read while it does.
 export function stays(head: Head, token: number): { place: number; from: number }[] {
   const found: { place: number; from: number }[] = [];
   for (let t = token; t < (head.places?.length ?? 0); ++t) {
@@ -74,7 +74,7 @@ export function scoresOf(head: Head, token: number): Score[] {
   });
 }
 
-// What each slot holds of tokens 0 .. t after token t: a row a slot.
+// Returns how much of tokens 0 .. t each slot holds after token t: [slot][token].
 export function slotContents(slots: Slots, t: number): number[][] {
   const count = slots.write[0]?.length ?? 0;
   const rows = Array.from({ length: count }, () => new Array<number>(t + 1).fill(0));

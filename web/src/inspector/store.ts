@@ -1,11 +1,11 @@
-// What is being looked at. It outlasts a look at another view, and nothing else.
+// The inspector's state. It survives a change of view, but no reload.
 import { Refused, inspect } from "../api/client";
 import type { Asked, Inspection } from "../api/inspection";
 import type { Message } from "../api/types";
 import { Signal } from "../shared/store";
 import { EXAMPLE, needleText } from "./examples";
 
-const KEPT = 24; // answers
+const KEPT = 24; // cached answers
 const BUSY_MS = 700;
 
 export const inspector = {
@@ -27,7 +27,7 @@ let running = false;
 
 const pause = (ms: number): Promise<void> => new Promise((done) => window.setTimeout(done, ms));
 
-// The server looks at one text at a time.
+// Retries while the server is busy: it inspects one text at a time.
 async function ask(asked: Asked): Promise<Inspection> {
   for (;;) {
     try {
@@ -54,18 +54,18 @@ function showNothing(): void {
 
 const textOf = ({ model, prompt, messages }: Asked): string => JSON.stringify([model, prompt, messages]);
 
-// What is shown must be what the names beside it say: another text's picture goes; of the same text the part that is
-// there is chosen again.
+// Pictures must match the names beside them: another text's picture is removed; for the same text the shown part is
+// chosen again.
 function fail(asked: Asked, error: unknown): void {
   inspector.problem = error instanceof Error ? error.message : String(error);
   if (shown && inspector.answer && textOf(shown) === textOf(asked)) show(shown, inspector.answer);
   else showNothing();
 }
 
-// Nothing else has been chosen meanwhile.
+// Returns whether nothing else was chosen since.
 const isWanted = (asked: Asked): boolean => !wanted && asked.model === inspector.model;
 
-// Only what was asked for last: who goes through the layers does not wait for each.
+// Runs only the last request, so that browsing layers does not wait for each.
 async function work(): Promise<void> {
   if (running) return;
   running = true;
@@ -96,13 +96,13 @@ function askFor(asked: Asked): void {
   void work();
 }
 
-// The text or the conversation, from the first layer and head on that are chosen.
+// Inspects the text or conversation at the chosen layer and head.
 export function inspectNow(): void {
   const { model, text, messages } = inspector;
   askFor({ model, ...(messages ? { messages } : { prompt: text }), layers: [inspector.layer], heads: [inspector.head] });
 }
 
-// Another layer or head of what is shown.
+// Shows another layer or head.
 export function choosePart(layer: number, head: number): void {
   if (!shown || !inspector.answer) return;
   const heads = inspector.answer.model_layers[layer]?.heads ?? 1;
@@ -125,7 +125,7 @@ export function showExample(): void {
 
 export async function showNeedle(): Promise<void> {
   const { model } = inspector;
-  const text = await needleText(model).catch(() => EXAMPLE); // the server's no comes with the inspection, too
+  const text = await needleText(model).catch(() => EXAMPLE); // the inspection reports the same error
   if (model === inspector.model) showText(text);
 }
 
@@ -135,7 +135,7 @@ function showText(text: string): void {
   inspectNow();
 }
 
-// From the playground.
+// For the playground.
 export function openConversation(model: string, messages: Message[]): void {
   inspector.messages = messages;
   if (model !== inspector.model) chooseModel(model);

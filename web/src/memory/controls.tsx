@@ -8,7 +8,7 @@ interface Props {
   change: (part: Partial<Settings>) => void;
 }
 
-// Steps of the slider a factor of ten.
+// Slider steps per factor of ten.
 const STEPS = 100;
 
 function lengthAt(step: number): number {
@@ -146,7 +146,7 @@ function Check({ label, name, settings, change }: Props & { label: string; name:
 function CopyLink() {
   const [said, setSaid] = useState("");
   const copy = () => {
-    // Only pages of this machine or over HTTPS may write to the clipboard.
+    // Browsers allow the clipboard only to pages from this machine or over HTTPS.
     const written = navigator.clipboard?.writeText(location.href) ?? Promise.reject(new Error());
     written.then(() => setSaid("Copied."), () => setSaid("The page's address is the link."));
   };

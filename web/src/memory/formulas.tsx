@@ -1,4 +1,4 @@
-// What the curves are, with their numbers.
+// The curves' formulas with numbers.
 import { bytes } from "../shared/format";
 import { type Settings, cachePerToken, kindOf, pairs, statePerLayer, stateSizes } from "./sizes";
 

@@ -1,7 +1,7 @@
 // State sizes of linear-time layers: the numbers of one layer's state, as `cortado analyze memory` counts them, without the
 // position.
 export interface Sizes {
-  states: number; // heads with a state of their own
+  states: number; // heads that have a state
   headSize: number;
   size: number; // the size that can be chosen; its meaning depends on the kind
 }

@@ -1,4 +1,4 @@
-// Four questions on linear attention that answer back.
+// Four questions on linear attention, with answers.
 import { useState } from "preact/hooks";
 
 interface Option {

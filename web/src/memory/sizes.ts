@@ -1,4 +1,4 @@
-// How many bytes a sequence takes: keys and values of every token, or a state of one size.
+// Bytes of a sequence: keys and values of every token, or a state of constant size.
 import { KINDS, type Numbers } from "./kinds";
 
 export interface Shape {
@@ -31,18 +31,18 @@ function shape(layers: number, heads: number, kvHeads: number, headSize: number,
 }
 
 export interface Settings extends Shape {
-  preset: string; // "": one's own numbers
+  preset: string; // "": custom numbers
   tokens: number;
   full: number; // layers of the hybrid that keep keys and values
-  kind: string; // what the other layers keep: one of KINDS
-  size: number; // of it; 0: the usual
-  perQuery: boolean; // a state for each query head, not for each head with keys of its own
+  kind: string; // mixer of the other layers: one of KINDS
+  size: number; // 0: the default
+  perQuery: boolean; // one state per query head, not per key head
   batch: number;
-  cacheBytes: number; // a number of keys and values
-  stateBytes: number; // a number of the states
-  gqa: boolean; // off: each head has keys and values of its own
-  weights: boolean; // counted too, of cacheBytes each
-  linear: boolean; // axes without logarithms
+  cacheBytes: number; // per number in caches
+  stateBytes: number; // per number in states
+  gqa: boolean; // off: every query head has its own keys and values
+  weights: boolean; // add cacheBytes per weight
+  linear: boolean; // linear axes
 }
 
 export const DEFAULTS: Settings = {
@@ -53,10 +53,10 @@ export const DEFAULTS: Settings = {
 
 export const MOST_TOKENS = 1e7;
 
-// Heads that have keys and values of their own.
+// Returns the number of key heads.
 export const pairs = (it: Settings): number => (it.gqa ? it.kvHeads : it.heads);
 
-// Of one layer, without the batch.
+// Bytes per token, layer and sequence.
 export const cachePerToken = (it: Settings): number => 2 * pairs(it) * it.headSize * it.cacheBytes;
 
 export const kindOf = (it: Settings) => KINDS[it.kind]!;
@@ -84,7 +84,7 @@ export function memories(it: Settings): { full: Memory; linear: Memory; hybrid: 
   return { full: of(it.layers), linear: of(0), hybrid: of(Math.min(it.full, it.layers)) };
 }
 
-// Multiplications and additions of a token that follows n others, without those of the weights: constant + perToken n.
+// Multiplications and additions per token after n others, without products with weights: constant + perToken n.
 // Each query head reads each number of its head's state once; the sums are written as well.
 export function works(it: Settings): { full: Memory; linear: Memory; hybrid: Memory } {
   const { sums, pairs: kept } = stateNumbers(it);
@@ -96,22 +96,22 @@ export function works(it: Settings): { full: Memory; linear: Memory; hybrid: Mem
   return { full: of(it.layers), linear: of(0), hybrid: of(Math.min(it.full, it.layers)) };
 }
 
-// Of all of a prompt's tokens.
+// Sums the work of all prompt tokens.
 export const promptWork = (work: Memory, tokens: number): number =>
   work.constant * tokens + (work.perToken * tokens * (tokens + 1)) / 2;
 
 export const bytesAt = (memory: Memory, tokens: number): number => memory.constant + memory.perToken * tokens;
 
-// How it grows with n tokens.
+// Returns how the memory grows with n tokens.
 export const orderOf = (memory: Memory): string => (memory.perToken > 0 ? "O(n)" : "O(1)");
 
-// The longest sequence that fits; Infinity: any, 0: none.
+// Returns the length of the longest sequence that fits; Infinity: any, 0: none.
 export function longest(memory: Memory, limit: number): number {
   if (memory.constant > limit) return 0;
   return memory.perToken > 0 ? Math.floor((limit - memory.constant) / memory.perToken) : Infinity;
 }
 
-// In the address, so that a link shows the same; what is as at first is left out.
+// Puts settings into the address, so that a link restores them; omits defaults.
 export function toQuery(settings: Settings): string {
   const query = new URLSearchParams();
   const first: Settings = { ...DEFAULTS, ...PRESETS[settings.preset] };
@@ -133,7 +133,7 @@ export function fromQuery(text: string): Settings {
     const first = DEFAULTS[key as keyof Settings];
     if (typeof first === "boolean") target[key] = value === "true";
     if (key === "kind" && Object.hasOwn(KINDS, value)) target[key] = value;
-    // A link may come from anywhere: only numbers that make sense.
+    // Links are untrusted, so only valid numbers are taken.
     if (typeof first === "number" && Number(value) >= (key === "full" ? 0 : 0.5)) {
       target[key] = Math.min(Number(value), MOST[key as keyof Settings] ?? 1e13);
     }

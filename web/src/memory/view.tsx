@@ -14,7 +14,7 @@ import { TOKEN_MARKS, Work, lengthsOf } from "./work";
 
 const GIB = 2 ** 30;
 const LIMITS = [8, 24, 80];
-// Powers of two that have round names, and of ten.
+// Powers of 32, which have round names.
 const BYTE_MARKS = Array.from({ length: 11 }, (_, i) => 2 ** (5 * i));
 const EXAMPLES = [
   { name: "a book of a million tokens", query: "tokens=1000000" },
@@ -38,7 +38,7 @@ function curvesOf(settings: Settings): Curve[] {
   ];
 }
 
-// The real numbers of a served model: what it keeps, and what keys and values of all tokens would be, if that is another.
+// A served model's real bytes: of all tokens' keys and values and, if it differs, of its state.
 function servedCurves(model: ModelEntry, batch: number): Curve[] {
   const { state_constant_bytes: constant, state_bytes_per_token: perToken, kv_cache_bytes_per_token: cache } = model;
   if (constant === undefined || perToken === undefined || cache === undefined) return [];
@@ -48,7 +48,7 @@ function servedCurves(model: ModelEntry, batch: number): Curve[] {
   return [keys, { name: `${model.id}, served here: its state, ${orderOf(state)}`, memory: state }];
 }
 
-// One model with two memories has the same keys and values twice.
+// Merges equal curves, e.g. the keys of a model with two memories.
 function merged(curves: Curve[]): Curve[] {
   const known = new Map<string, Curve>();
   for (const curve of curves) {

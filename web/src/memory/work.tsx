@@ -1,4 +1,4 @@
-// What there is to compute: of a token that is written, and of a prompt that is read.
+// Charts the operations of a generated token and of reading a prompt.
 import { useState } from "preact/hooks";
 import { Chart, type Line } from "../shared/chart";
 import { short, tokensOf } from "../shared/format";
@@ -8,7 +8,7 @@ export const TOKEN_MARKS = Array.from({ length: 8 }, (_, i) => 10 ** i);
 const WORK_MARKS = Array.from({ length: 25 }, (_, i) => 10 ** i);
 const LENGTHS = Array.from({ length: 141 }, (_, i) => Math.round(10 ** (i / 20)));
 
-// Over straight axes up to a little more than the length that is chosen.
+// Linear axes end a little after the chosen length.
 export function lengthsOf({ linear, tokens }: Settings): number[] {
   if (!linear) return LENGTHS;
   const most = Math.min(MOST_TOKENS, Math.max(100, 1.25 * tokens));
@@ -47,7 +47,7 @@ export function Work({ settings }: { settings: Settings }) {
   return (
     <section>
       <h2>Work of {title}</h2>
-      <p>Multiplications and additions between tokens. Those with the weights come on top, and are the same for all.</p>
+      <p>Multiplications and additions between tokens. Products with weights are extra, and equal for all.</p>
       <div class="panel-choices">
         <label>
           Work of

@@ -1,4 +1,4 @@
-// Lines over an axis, drawn by uPlot; beside it what a canvas cannot say: a legend with the values at the pointer.
+// A line chart by uPlot, with an HTML legend that shows the values at the pointer.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { colorOf, theme } from "./theme";
@@ -16,12 +16,12 @@ interface AxisSpec {
   show: (value: number) => string;
   log?: boolean;
   range?: [number, number];
-  marks?: number[]; // where its lines are, if not where the library puts them
-  binary?: boolean; // its lines are at round numbers of powers of two
+  marks?: number[]; // grid lines, if not the library's
+  binary?: boolean; // grid lines at powers of two
 }
 
 export interface ChartProps {
-  label: string; // for those who don't see it
+  label: string; // for screen readers
   lines: Line[];
   x: AxisSpec;
   y: AxisSpec;
@@ -33,14 +33,14 @@ const COLORS = 8;
 const colorName = (index: number): string => `--series-${(index % COLORS) + 1}`;
 const isDashed = (line: Line, index: number): boolean => line.dashed ?? Math.floor(index / COLORS) % 2 === 1;
 
-// Points of several lines, or of one, may share an x: each has a place of its own.
+// Several points may share an x, so each point gets its own column.
 function alignScattered(lines: Line[]): uPlot.AlignedData {
   const all = lines.flatMap((line, index) => line.points.map(([x, y]) => ({ x, y, index })));
   all.sort((a, b) => a.x - b.x);
   return [all.map(({ x }) => x), ...lines.map((_, index) => all.map((it) => (it.index === index ? it.y : null)))];
 }
 
-// All lines over the same x, null where one has no point.
+// Puts all lines over the same x, with null where a line has no point.
 function align(lines: Line[]): uPlot.AlignedData {
   if (lines.some((line) => line.scattered)) return alignScattered(lines);
   const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
@@ -63,7 +63,7 @@ function axis(spec: AxisSpec, side: 2 | 3, ink: string, grid: string): uPlot.Axi
         spec.marks!.filter((mark) => mark >= min && mark <= max),
       filter: (_plot: uPlot, splits: number[]) => splits,
     }),
-    // Of a logarithmic axis only the powers of ten have names; the library leaves the others null.
+    // On a log axis only powers of ten have labels; the library passes null for the rest.
     values: (_plot, splits) => splits.map((value) => (value === null ? "" : spec.show(value))),
   };
 }
@@ -120,7 +120,7 @@ function optionsOf(props: ChartProps, size: { width: number; height: number }, h
   const scale = (spec: AxisSpec): uPlot.Scale => ({
     time: false, distr: spec.log ? 3 : 1, ...(spec.range && { range: spec.range }),
   });
-  // Of points with one x at the end of the axis only the first would be drawn.
+  // Leaves room at the ends: of several points there, only the first would be drawn.
   const x = props.lines.some((line) => line.scattered) ? { ...scale(props.x), range: aroundAll } : scale(props.x);
   return {
     ...size, legend: { show: false }, padding: [12, 16, 0, 0],
@@ -144,7 +144,7 @@ export function Chart(props: ChartProps) {
   const [at, setAt] = useState<number | null>(null);
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const data = align(props.lines);
-  // What the drawing is made anew for; numbers alone are only given to it.
+  // A change of any of these makes a new plot; new numbers only update it.
   const look = JSON.stringify([props.lines.map(({ name, dashed, scattered }) => [name, dashed, scattered]), props.x,
     props.y, theme.get(), matchMedia("(prefers-color-scheme: dark)").matches]);
   useLayoutEffect(() => {
@@ -153,7 +153,7 @@ export function Chart(props: ChartProps) {
     return () => plot.current?.destroy();
   }, [look]);
   useLayoutEffect(() => plot.current?.setData(data), [JSON.stringify(data), JSON.stringify(props.limits), props.mark]);
-  // The scales follow what is shown.
+  // Hiding a line also rescales the axes to the shown ones.
   const hide = (next: ReadonlySet<string>) => {
     setHidden(next);
     props.lines.forEach(({ name }, index) => plot.current?.setSeries(index + 1, { show: !next.has(name) }));

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formats numbers for people.
 
 export const withCommas = (value: number): string => Math.round(value).toLocaleString("en-US");
 
@@ -6,7 +6,7 @@ export const tokensOf = (count: number): string => `${withCommas(count)} ${count
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-// In powers of 1,024, as memory is made, and said so: 1 GiB is 2^30 bytes.
+// Counts in powers of 1,024, with binary prefixes: 1 GiB is 2^30 bytes.
 export function bytes(value: number): string {
   let unit = 0;
   let shown = value;

@@ -1,4 +1,4 @@
-// What a model writes, as Markdown. HTML in it stays text, and nothing is fetched from anywhere.
+// Renders a model's Markdown. HTML in it stays text, and nothing is fetched.
 import DOMPurify from "dompurify";
 import { Marked, type Token, type Tokens } from "marked";
 import { memo } from "preact/compat";
@@ -16,14 +16,14 @@ const marked = new Marked({
   breaks: true,
   renderer: {
     html: ({ text }: Tokens.HTML | Tokens.Tag) => escaped(text),
-    // Shown as it was written: an image would be fetched from an address that the model chose.
+    // Images stay text: a browser would fetch them from an address that the model chose.
     image: ({ raw }: Tokens.Image) => escaped(raw),
     link(token: Tokens.Link) {
       const text = this.parser.parseInline(token.tokens);
       if (!/^(https?:|mailto:)/i.test(token.href)) return escaped(token.raw);
       return `<a href="${escaped(token.href)}" rel="noopener noreferrer nofollow" target="_blank">${text}</a>`;
     },
-    // Not the page's own headings, whose order means something.
+    // Makes no real headings: those structure the page.
     heading(token: Tokens.Heading) {
       return `<p class="heading"><strong>${this.parser.parseInline(token.tokens)}</strong></p>`;
     },
@@ -44,7 +44,7 @@ function htmlOf(token: Token): string {
 }
 
 DOMPurify.addHook("uponSanitizeAttribute", (_node, data) => {
-  // `target` is left out by the purifier otherwise; ours is always followed by `rel`.
+  // The purifier drops `target` by default; ours always comes with `rel`.
   if (data.attrName === "target" && data.attrValue === "_blank") data.forceKeepAttr = true;
 });
 
@@ -53,7 +53,7 @@ const Block = memo(
   (before: { token: Token }, after: { token: Token }) => before.token.raw === after.token.raw,
 );
 
-// By blocks, so that of a long answer only what is being written is drawn again.
+// Draws by blocks, so that only the last block of a long answer is redrawn.
 export const Markdown = memo(({ text }: { text: string }) => {
   const blocks = marked.lexer(text).filter((token) => token.type !== "space" && token.type !== "def");
   return <div class="markdown">{blocks.map((token, index) => <Block key={index} token={token} />)}</div>;

@@ -1,6 +1,6 @@
 import { useLayoutEffect, useReducer } from "preact/hooks";
 
-// Tells components that something has changed; what it is they read themselves.
+// Tells components that something changed; they read it themselves.
 export class Signal {
   private readonly listeners = new Set<() => void>();
   private frame = 0;
@@ -14,7 +14,7 @@ export class Signal {
     for (const listener of [...this.listeners]) listener();
   }
 
-  // Once a frame, however often: an answer's tokens come faster than a screen shows them.
+  // At most once per frame: tokens arrive faster than a screen updates.
   soon(): void {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {
@@ -24,7 +24,7 @@ export class Signal {
   }
 }
 
-// Listens before anything else can happen: what changed between a drawing and a later effect would never be shown.
+// Listens in a layout effect: a change between rendering and a later effect would be missed.
 export function useSignal(signal: Signal): void {
   const [, again] = useReducer((count: number) => count + 1, 0);
   useLayoutEffect(() => signal.listen(() => again(undefined)), [signal]);

@@ -22,7 +22,7 @@ export function watchTheme(): void {
   apply();
 }
 
-// A canvas does not know light-dark(): what the browser has made of it.
+// A canvas does not know light-dark(), so this computes the colour.
 export function colorOf(name: string): string {
   const probe = document.createElement("i");
   probe.style.color = `var(${name})`;
