@@ -1,7 +1,6 @@
 # Finds libtorch inside a Python environment and offers it as the target cortado::torch.
-#
-# Not find_package(Torch): on a CUDA build of torch that asks for a whole CUDA toolkit, which we do not need to
-# call torch's own CUDA operators. Set CORTADO_PYTHON to the interpreter whose torch is to be used.
+# Does not use find_package(Torch), which asks for a whole CUDA toolkit if torch is a CUDA build: calling torch's own
+# CUDA operators needs none. Set CORTADO_PYTHON to the interpreter whose torch is to be used.
 if(NOT DEFINED CORTADO_TORCH_DIR)
   execute_process(
     COMMAND ${CORTADO_PYTHON} -c "import torch, os; print(os.path.dirname(torch.__file__)); print(torch.__version__)"
@@ -35,6 +34,6 @@ if(EXISTS ${CORTADO_TORCH_DIR}/lib/libtorch_cuda.so)
   target_link_libraries(cortado_torch INTERFACE torch_cuda c10_cuda)
 endif()
 target_link_options(cortado_torch INTERFACE -Wl,-rpath,${CORTADO_TORCH_DIR}/lib)
-# at::parallel_for is inline: in a file compiled without OpenMP it is one plain loop. Only compiled with it, for at run time there
-# must be one OpenMP, the one that libtorch brings.
+# at::parallel_for is inline: in a file compiled without OpenMP it is one plain loop. -fopenmp is no link option: at run
+# time libtorch's OpenMP must be the only one.
 target_compile_options(cortado_torch INTERFACE -fopenmp)

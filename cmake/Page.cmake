@@ -1,5 +1,5 @@
-# The page of `cortado serve`, built by `make` into web/dist, as part of the program. Sets page_source: what gives its files
-# (http/page.h). Without web/dist there are none, and the program says so.
+# Puts the page of `cortado serve`, which `make` builds into web/dist, into the program: page_source is a source file
+# with the page's files (http/page.h). Without web/dist it has none, and the program says so.
 file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/web/dist/*)
 set(page_source ${CMAKE_BINARY_DIR}/page.cpp)
 set(data "")

@@ -1,7 +1,7 @@
-# One test program and ctest entry a layer, small layers together: src/cortado/LAYER/**/*_test.cpp -> bin/LAYER_tests. Not an entry a
-# test: each would load libtorch anew, which takes longer than most tests. `bin/LAYER_tests --gtest_filter=...` runs single ones.
-# slow_tests(): what has an entry of its own, LAYER_slow with the label "slow", which `make test` leaves out. It builds quick_tests, the
-# other programs; emulated_tests and threads_tests it neither builds nor runs.
+# One test program and ctest entry per layer (small ones share): src/cortado/LAYER/**/*_test.cpp -> bin/LAYER_tests.
+# There is no entry per test: each would load libtorch, which takes longer than most tests. `bin/LAYER_tests
+# --gtest_filter=...` runs one. slow_tests() moves tests into an entry LAYER_slow, labelled "slow", which `make test`
+# skips. `make test` builds quick_tests, which is all programs but emulated_tests and threads_tests.
 enable_testing()
 find_package(GTest REQUIRED)
 
@@ -10,7 +10,7 @@ target_link_libraries(guarded_memory PRIVATE cortado::torch GTest::gtest)
 
 add_custom_target(quick_tests)
 
-# The tests of LAYERS in one program, which has the first one's name.
+# test_program(LAYER...) makes one program of the layers' tests, with the first layer's name.
 function(test_program)
   set(tests)
   foreach(layer ${ARGN})
@@ -19,19 +19,20 @@ function(test_program)
   endforeach()
   list(FILTER tests EXCLUDE REGEX "(/threads|_gpu)_test\\.cpp$")
   make_test_program(${ARGV0} -Og ${tests})
-  target_compile_options(${ARGV0}_tests PRIVATE  # a false one in torch's headers at -Og
+  target_compile_options(${ARGV0}_tests PRIVATE  # false alarm in torch's headers at -Og
     $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>)
   add_dependencies(quick_tests ${ARGV0}_tests)
 endfunction()
 
-# NAME_tests of these files. What is less optimised compiles faster: three quarters of the time at -O1.
+# make_test_program(NAME LEVEL FILE...) makes NAME_tests of the files. Less optimisation compiles faster: -O1 saves a
+# quarter of the time.
 function(make_test_program name optimised)
   add_executable(${name}_tests ${ARGN})
   if(name STREQUAL base)
     in_units(${name}_tests)  # no torch, so it compiles while the precompiled header is made
   else()
     uses_torch(${name}_tests)
-    if(NOT CORTADO_SANITIZE MATCHES "address")  # which sees more
+    if(NOT CORTADO_SANITIZE MATCHES "address")  # the sanitizer detects more
       target_sources(${name}_tests PRIVATE $<TARGET_OBJECTS:guarded_memory>)
     endif()
   endif()
@@ -47,8 +48,8 @@ function(add_test_entry name)
     ENVIRONMENT "CORTADO_BIN=${CMAKE_BINARY_DIR}/bin/cortado;CORTADO_SOURCE=${CMAKE_SOURCE_DIR}")
 endfunction()
 
-# slow_tests(LAYER SECONDS PATTERN...): the names of tests of LAYER's program that take longer than they should in `make test`. Their
-# entry, and what is left in the other one, with about how long they take: ctest begins with the longest.
+# slow_tests(LAYER SECONDS PATTERN...): moves tests of LAYER's program that are too slow for `make test` into an entry
+# of their own. SECONDS is that entry's rough duration: ctest starts the longest first.
 function(slow_tests layer seconds)
   list(JOIN ARGN ":" names)
   set_tests_properties(${layer} PROPERTIES ENVIRONMENT_MODIFICATION "GTEST_FILTER=set:-${names}")
@@ -69,13 +70,13 @@ test_program(serve cli bench)
 
 slow_tests(primitives 10 GatedScanKernel.TheNumberOfThreadsChangesNothing)
 slow_tests(mechanisms 30 */Conformance.EqualsItsDefinitionOverAThousandTokens/*)
-slow_tests(models 10 Chat.LooksAreNotEnough)  # which starts a Python for each
+slow_tests(models 10 Chat.LooksAreNotEnough)  # starts a Python per case
 slow_tests(tasks 6 Pathfinder.HalfAreConnected Regbench.DrawsAsThePublicGenerator)
 set_tests_properties(primitives PROPERTIES COST 20)
 set_tests_properties(mechanisms PROPERTIES COST 45)
 
-# A GPU's kernels on the host, where a warp's lanes run in turns. An index beyond an array ends the program instead of reaching what lies
-# behind; sanitizers say more.
+# GPU kernels on the host, where a warp's lanes run one by one. An index beyond an array ends the program; sanitizers
+# report more.
 file(GLOB_RECURSE emulated_tests CONFIGURE_DEPENDS src/cortado/*_gpu_test.cpp)
 make_test_program(emulated -O1 ${emulated_tests})
 set_tests_properties(emulated PROPERTIES LABELS slow COST 70)
@@ -84,7 +85,7 @@ if(NOT CORTADO_SANITIZE)
     $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-fsanitize=bounds;-fsanitize-undefined-trap-on-error>)
 endif()
 
-# The kernels alone, without torch, on std::threads: what the thread sanitizer can follow.
+# Tests the kernels alone, on std::threads: the thread sanitizer cannot follow torch's threads.
 file(GLOB_RECURSE threads_tests CONFIGURE_DEPENDS src/cortado/*/threads_test.cpp)
 add_executable(threads_tests ${threads_tests} $<TARGET_OBJECTS:cortado_kernels>)
 target_link_libraries(threads_tests PRIVATE hwy GTest::gtest GTest::gtest_main)

@@ -1,8 +1,7 @@
-# XGrammar, from the sources that scripts/fetch_sources.sh brings: the target cortado_xgrammar, if they are there. With it
-# src/cortado/serve/xgrammar.cpp is compiled, without it serve/no_xgrammar.cpp, which says so to whoever asks for a grammar.
-#
-# Not its own CMakeLists.txt: that wants -flto, -O3 and -Werror, and builds Python's module. What it says of its errors and warnings comes
-# to us (XGRAMMAR_LOG_CUSTOMIZE), for a server's log must not hold what was asked.
+# Makes the target cortado_xgrammar if scripts/fetch_sources.sh has fetched XGrammar's sources. With it
+# src/cortado/serve/xgrammar.cpp is compiled, else serve/no_xgrammar.cpp, which refuses grammars.
+# Does not use XGrammar's CMakeLists.txt, which sets -flto, -O3 and -Werror and builds a Python module. XGrammar's
+# messages go to our code (XGRAMMAR_LOG_CUSTOMIZE), because a server's log must not hold a request's text.
 file(STRINGS ${CMAKE_SOURCE_DIR}/requirements-sources.txt xgrammar_pin REGEX "^xgrammar==")
 string(REGEX REPLACE "^xgrammar==([^ ]+) .*" "\\1" xgrammar_version "${xgrammar_pin}")
 set(xgrammar_dir ${CMAKE_SOURCE_DIR}/build/sources/xgrammar-${xgrammar_version})
@@ -10,11 +9,11 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DI
 file(GLOB_RECURSE xgrammar_sources CONFIGURE_DEPENDS ${xgrammar_dir}/cpp/*.cc)
 list(FILTER xgrammar_sources EXCLUDE REGEX "/tvm_ffi/")
 if(NOT xgrammar_sources)
-  message(STATUS "no sources of XGrammar in ${xgrammar_dir}: cortado serve will not hold answers to JSON (`make setup` fetches them)")
+  message(STATUS "no sources of XGrammar in ${xgrammar_dir}: cortado serve cannot enforce JSON (`make setup` fetches them)")
   return()
 endif()
 
-# By itself: it needs nothing of torch's, and nobody else has the library's headers.
+# Compiled alone: it needs no torch, and only it uses the library's headers.
 set_source_files_properties(src/cortado/serve/xgrammar.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON
   COMPILE_OPTIONS "-isystem;${xgrammar_dir}/include;-isystem;${xgrammar_dir}/3rdparty/dlpack/include")
 add_library(cortado_xgrammar STATIC ${xgrammar_sources})
@@ -25,5 +24,5 @@ target_compile_options(cortado_xgrammar PRIVATE -w $<$<CONFIG:Release>:-O1>)
 set_target_properties(cortado_xgrammar PROPERTIES CXX_STANDARD 17 CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
   UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
 
-# Its terms: who passes the program on passes them on, too.
+# XGrammar's licence must be distributed with the program.
 install(FILES ${xgrammar_dir}/LICENSE ${xgrammar_dir}/NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/cortado/licences/xgrammar)

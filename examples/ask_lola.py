@@ -36,7 +36,7 @@ if not (FOLDER / "linear").exists():
 tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER / "linear")
 
 # %% [markdown]
-# A needle in noise, as RULER's first task has it.
+# A needle in noise, as in RULER's first task.
 
 # %%
 noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "

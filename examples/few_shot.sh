@@ -1,6 +1,6 @@
 #!/bin/bash
-# Few-shot benchmarks of lm-evaluation-harness on any model that this library runs, with any memory: a server on a free
-# port of 127.0.0.1, lm_eval's `local-completions` on it, and the end of the server.
+# Runs few-shot benchmarks of lm-evaluation-harness on any model and memory of this library: starts a server on a free
+# port of 127.0.0.1, runs lm_eval's `local-completions` on it, and stops the server.
 usage='few_shot.sh MODEL --tasks NAMES [options] [-- options of `cortado serve`]
 
   MODEL          a folder that `cortado train`, `import` or `linearize` made
@@ -20,7 +20,7 @@ fail() {
   echo "[few_shot] $*" >&2
   exit 2
 }
-# The last line of a log that says something.
+# The last non-empty line of a log.
 last() { grep -v '^[[:space:]]*$' "$1" | tail -1; }
 
 case ${1:-} in
@@ -87,7 +87,7 @@ until grep -q '^listening at' "$work/said"; do
 done
 address=$(sed -n 's/^listening at //p' "$work/said")
 
-# The server's own tokenizer, so that none has to be there in another form.
+# Uses the server's tokenizer, so that no other copy is needed.
 arguments="model=$(basename "$model"),base_url=$address/v1/completions,tokenizer_backend=remote,tokenized_requests=True"
 export OPENAI_API_KEY=${OPENAI_API_KEY:-none}
 run() {
@@ -95,7 +95,7 @@ run() {
     --tasks "$tasks" --batch_size 1 ${words[@]+"${words[@]}"}
 }
 code=0
-if [ -t 2 ]; then # progress is for those who watch
+if [ -t 2 ]; then # progress only on a terminal
   run 2> >(tee "$work/log" >&2) || code=$?
 else
   run 2> "$work/log" || code=$?

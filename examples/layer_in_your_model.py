@@ -2,7 +2,7 @@
 # # A layer of cortado in a PyTorch model of your own
 #
 # `pip install .` (or a wheel), then this file, cell by cell or as a whole: `python examples/layer_in_your_model.py`.
-# A small classifier has to say which of two symbols came first in a long sequence: attention through a window cannot.
+# A small classifier learns which of two symbols came first in a long sequence: attention through a window cannot.
 
 # %%
 import sys
@@ -24,7 +24,7 @@ y, state = layer(torch.randn(2, 10, 64))
 print(y.shape, {name: tuple(tensor.shape) for name, tensor in state.items()})
 
 # %% [markdown]
-# A state goes on: the same numbers, token by token or all at once, and it does not grow.
+# A state continues a text, token by token or at once: equal numbers, constant size.
 
 # %%
 x = torch.randn(1, 12, 64)
@@ -50,7 +50,7 @@ class Model(torch.nn.Module):
 
 
 def batch(size=64, length=128):
-    """Noise of six symbols, and two more at places before the middle: which came first?"""
+    """Draws noise of six symbols, and two more symbols before the middle: which came first?"""
     tokens = torch.randint(2, 8, (size, length))
     places = torch.rand(size, length // 2).argsort(1)[:, :2].sort(1).values
     first = torch.randint(2, (size,))

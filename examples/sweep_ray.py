@@ -1,10 +1,10 @@
-"""A sweep on a Ray cluster: every run is a Ray task, its folder is shared by all machines.
+"""Runs a sweep on a Ray cluster: every run is a Ray task, and all machines share its folder.
 
     pip install ray
     python examples/sweep_ray.py experiments/blurry-window/mqar.json --scale smoke --out /shared/mqar
 
-Ray places the runs; the sweep's own claims keep two tasks from the same run, and a run whose machine dies goes on from its
-checkpoint when Ray tries again. At the end the table is printed."""
+Ray places the runs; the sweep's own claims keep two tasks from the same run, and a run whose machine dies continues
+from its checkpoint when Ray tries again. At the end the table is printed."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ def command(options):
 @ray.remote(num_cpus=1, max_retries=3)
 def run(words, name):
     done = subprocess.run([*words, "--only", name, "--threads", "1"], capture_output=True, text=True)
-    if done.returncode != 0:  # stopped before its end: Ray tries again
+    if done.returncode != 0:  # stopped early: Ray tries again
         raise RuntimeError(done.stderr.strip() or f"{name} ended with {done.returncode}")
     return name
 
@@ -44,7 +44,7 @@ def main():
         ended, waiting = ray.wait(waiting)
         print(f"{len(names) - len(waiting)} of {len(names)}: {ray.get(ended[0])}", flush=True)
     ray.shutdown()
-    subprocess.run([*words, "--quiet"], check=True)  # nothing is left to do but the table
+    subprocess.run([*words, "--quiet"], check=True)  # only the table is left to do
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 #
 #   sbatch --array=1-8 examples/sweep_slurm.sh experiments/blurry-window/mqar.json paper /shared/mqar
 #
-# A task that is killed is submitted again with the same line: runs that have ended stay, begun ones go on. When all have
+# A task that is killed is submitted again with the same line: finished runs stay, others continue. When all have
 # ended, the same command without --shard prints the table (and does what is left over, if anything is).
 #SBATCH --job-name=cortado-sweep
 #SBATCH --cpus-per-task=8

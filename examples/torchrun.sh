@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Training on several processes of this machine, started anew when one is gone.
+# Training on several processes of this machine, restarted when one dies.
 #   examples/torchrun.sh CONFIG RUN [PROCESSES] [more words for train]
-# Each process has OMP_NUM_THREADS threads (1). With `pip install cortado` instead of a source tree: without PYTHONPATH.
+# Each process has OMP_NUM_THREADS threads (1). With `pip install cortado`, PYTHONPATH is not needed.
 set -euo pipefail
 config=$1 run=$2 processes=${3:-2}
 shift $(($# < 3 ? $# : 3))

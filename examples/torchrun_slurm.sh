@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Training over several machines of a Slurm cluster: one launcher a machine, which find each other at the first machine.
+# Training over several machines of a Slurm cluster: one launcher per machine; the first one is the rendezvous.
 #   sbatch --nodes 2 examples/torchrun_slurm.sh CONFIG RUN [more words for train]
-# CONFIG's data and RUN lie on a disk that all machines see. PROCESSES: a machine's (its GPUs, or 1).
+# CONFIG's data and RUN are on a disk that all machines see. PROCESSES: processes per machine (one per GPU, or 1).
 #SBATCH --job-name=cortado
 #SBATCH --ntasks-per-node=1
 #SBATCH --output=%x-%j.log

@@ -1,4 +1,4 @@
-"""A model of cortado whose parameters, gradients and moments are shared out among processes, by torch's FSDP2:
+"""Trains a model of cortado whose parameters, gradients and moments are divided among processes by torch's FSDP2:
 
     torchrun --nproc-per-node 2 examples/train_fsdp2.py [STEPS] [TEXT]
 
@@ -25,7 +25,7 @@ CONFIG = {"vocabulary": 256, "dim": 128, "heads": 4, "layers": 4, "mixer": {"mix
 
 
 class Loss(torch.nn.Module):
-    """The loss is what FSDP2 sees as the forward pass."""
+    """Makes the loss the forward pass that FSDP2 sees."""
 
     def __init__(self, model):
         super().__init__()
@@ -37,14 +37,14 @@ class Loss(torch.nn.Module):
 
 
 def kept(parameters):
-    """Bytes of these in this process."""
+    """Returns the bytes of these tensors in this process."""
     return sum(parameter.to_local().nbytes for parameter in parameters)
 
 
 def main():
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(0)  # the same weights everywhere, before they are shared out
+    torch.manual_seed(0)  # the same weights in every process, before they are divided
     model = cortado.models.LanguageModel(CONFIG)
     whole = sum(parameter.nbytes for parameter in model.parameters())
     for layer in model.layers:
@@ -53,7 +53,7 @@ def main():
     optimizer = torch.optim.AdamW(cortado.parameter_groups(loss_of, weight_decay=0.1), lr=2e-3)
     text = torch.frombuffer(bytearray(TEXT.read_bytes()), dtype=torch.uint8).long()
     for step in range(STEPS):
-        torch.manual_seed(step)  # the same batch everywhere, of which each process takes its rows
+        torch.manual_seed(step)  # every process draws the whole batch and takes its rows
         places = torch.randint(len(text) - CONTEXT - 1, (BATCH * size,)).chunk(size)[rank]
         loss = loss_of(torch.stack([text[place : place + CONTEXT + 1] for place in places.tolist()]))
         optimizer.zero_grad()

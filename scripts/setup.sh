@@ -5,14 +5,15 @@
 #   scripts/setup.sh --tests                # only the packages of the tests
 #   scripts/setup.sh --packages LIST [ID]   # prints the packages of a list for this system, or for debian or ubuntu
 #
-# VENV is the environment's folder. With PYTHON_TORCH, a Python that has torch 2.13, VENV is made by that Python, uses its torch, and
-# gets the other packages of requirements.txt. Otherwise it is made by python3 and gets torch's CPU build. Running it again changes nothing.
+# VENV is the environment's folder. With PYTHON_TORCH, a Python with torch 2.11 or newer, VENV is made by that Python,
+# uses its torch, and gets the other packages of requirements.txt. Otherwise it is made by python3 and gets torch's CPU
+# build. Running it again changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { echo "[setup] $*" >&2; }
 
-# debian or ubuntu, whatever is made of them.
+# Prints debian or ubuntu, also for their derivatives.
 system_id() { (. /etc/os-release && [[ " $ID ${ID_LIKE:-} " == *" ubuntu "* ]] && echo ubuntu || echo debian); }
 
 # The packages of a list that are for a system: "NAME" is for all, "NAME [ID]" for one.
