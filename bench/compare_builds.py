@@ -47,7 +47,7 @@ def measure(options):
     found = {}
     for turn in range(options.turns):
         for times in kinds:
-            # who goes first changes from turn to turn
+            # the builds take turns in going first
             sides = [(0, options.old), (1, options.new)]
             for side, program in sides if turn % 2 == 0 else reversed(sides):
                 for name, seconds in times(program, options).items():

@@ -27,7 +27,7 @@ CONFIG = {"dim": 128, "heads": 4, "layers": 4, "positions": "rotary", "context":
 
 
 def microseconds(call, rounds):
-    """The median of `rounds` means, each over about a fifth of a second."""
+    """Returns the median of `rounds` means, each over about a fifth of a second."""
     call()
     start = time.perf_counter()
     call()
@@ -66,7 +66,7 @@ def calls(rounds):
 
 
 def program_speed(folder, config, steps):
-    """Tokens a second of the program, the median of its log."""
+    """Returns the program's tokens per second, the median of its log."""
     (folder / "config.json").write_text(json.dumps(config))
     out = folder / "run"
     subprocess.run([str(cortado.program()), "train", str(folder / "config.json"), "--data", str(ROOT / "data/tinyshakespeare.txt"),
@@ -76,7 +76,7 @@ def program_speed(folder, config, steps):
 
 
 def python_speed(folder, steps):
-    """The same of a loop in Python over the same model."""
+    """Returns the tokens per second of a loop in Python over the same model."""
     model = cortado.load(folder / "run").train()
     optimizer = torch.optim.AdamW(cortado.parameter_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.99))
     text = (ROOT / "data/tinyshakespeare.txt").read_text()

@@ -1,4 +1,5 @@
-"""Speed of our tokenizers beside the `tokenizers` package's, on one thread: million characters and tokens a second.
+"""Compares the speed of our tokenizers with the `tokenizers` package's, on one thread: millions of characters and
+tokens per second.
 
     python bench/tokenizer_speed.py [TOKENIZER_JSON_FOLDER]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Decoding on the GPU that is here: milliseconds a token, called from Python and replayed as one CUDA graph.
+"""Decoding on this GPU: milliseconds per token, called from Python and replayed as one CUDA graph.
 
     python bench/cuda/decode.py [--json FILE] [--mixers NAME,...] [--tokens N,...] [--rows N,...] [--profile]
 
@@ -42,9 +42,9 @@ def median_ms(work):
 
 
 def replayed(model, token, state):
-    """As LanguageModel.generate decodes: None where no graph can be recorded."""
+    """Decodes as LanguageModel.generate does; None where no graph can be recorded."""
     decoder = Decoder(model, state)
-    for _ in range(2):  # what is made at first use is made now
+    for _ in range(2):  # warm-up: the first use allocates
         decoder(token)
     return (lambda: token.copy_(decoder(token).argmax(-1, keepdim=True))) if decoder.recorded else None
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""A training step of whole models on the GPU that is here, beside a GPT with PyTorch's flash attention: bf16 autocast, AdamW.
+"""A training step of whole models on this GPU, beside a GPT with PyTorch's flash attention: bf16 autocast, AdamW.
 
     python bench/cuda/models.py [--json FILE] [--only NAME,...] [--profile]
 
-Milliseconds a step, medians. CORTADO_BUILD names the folder with lib/, else build/release. --profile prints where the GPU's time goes."""
+Prints medians of milliseconds per step. CORTADO_BUILD names the folder with lib/, else build/release. --profile prints
+where the GPU's time goes."""
 
 import argparse
 import json
@@ -51,7 +52,7 @@ class Block(torch.nn.Module):
 
 
 class Gpt(torch.nn.Module):
-    """RMSNorm, SwiGLU, tied embeddings: what the models here have, in plain PyTorch."""
+    """A GPT in plain PyTorch with the models' RMSNorm, SwiGLU and tied embeddings."""
 
     def __init__(self, dim, layers, heads, tokens):
         super().__init__()
@@ -97,7 +98,7 @@ def median_ms(step, least=4, seconds=1.0):
 
 
 def kernels_of(step, most=25):
-    """(name, ms, how often) of what the GPU does in a step, the longest first."""
+    """Returns (name, ms, launches) of the kernels of a step, the longest first."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize()

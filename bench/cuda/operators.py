@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The operators on the GPU that is here: medians of CUDA events over rotating inputs, forward and with backward, beside the floor.
+"""The operators on this machine's GPU: medians of CUDA events over rotating inputs, forward and with backward, beside
+the floor.
 
     python bench/cuda/operators.py [--json FILE] [--page docs/performance-cuda.md] [--only NAME,...] [--seconds S]
     ncu --set full python bench/cuda/operators.py --once --only delta_scan
@@ -75,7 +76,7 @@ def slot_inputs(b, t, h, width):
 
 
 def softmax(backend):
-    """PyTorch's attention over all earlier tokens: what latte and macchiato stand in for."""
+    """PyTorch's attention over all earlier tokens, which latte and macchiato replace."""
     chosen = getattr(torch.nn.attention.SDPBackend, backend)
 
     def attention(q, k, v):
@@ -107,7 +108,8 @@ OPERATORS = {
     "short_conv": (conv_inputs, lambda x, w: OPS.short_conv(x, w)[0], None),
 }
 SHAPES = [(8, 2048, 16, 64), (8, 16384, 16, 64), (8, 16384, 16, 128), (1, 65536, 4, 64)]
-BESIDE_SOFTMAX = ("latte", "macchiato", "blurry_window", "softmax, cuDNN")  # from how many tokens on are they faster than it?
+# The page says from which length on these are faster than softmax.
+BESIDE_SOFTMAX = ("latte", "macchiato", "blurry_window", "softmax, cuDNN")
 OPS = torch.ops.cortado
 
 
@@ -166,7 +168,7 @@ def measure(name, shape, copy, seconds):
 
 
 def measured(name, shape, copy, seconds, profile):
-    """A row; where the operator fails, what it said."""
+    """Returns a row of the table, with the error if the operator fails."""
     try:
         row = measure(name, shape, copy, seconds)
         if profile and shape == SHAPES[1]:
@@ -177,7 +179,7 @@ def measured(name, shape, copy, seconds, profile):
 
 
 def kernels_of(name, shape):
-    """(name, ms, launches) of what the GPU does in a call with its backward."""
+    """Returns (name, ms, launches) of the kernels of a call with its backward."""
     make, operator, _ = OPERATORS[name]
     leaves = [x.requires_grad_() for x in make(*shape)]
     both = lambda: torch.autograd.grad(operator(*leaves).float().sum(), leaves)
@@ -190,7 +192,7 @@ def kernels_of(name, shape):
 
 
 def once(name):
-    """A call with its backward, for a profiler: kernels are compiled before."""
+    """Runs one call with its backward for a profiler, with kernels compiled before."""
     make, operator, _ = OPERATORS[name]
     for shape in ((1, 128, *SHAPES[1][2:]), SHAPES[1]):
         leaves = [x.requires_grad_() for x in make(*shape)]
@@ -212,7 +214,7 @@ def table(found):
 
 
 def merged(old, new):
-    """The table of a run of some operators, with the lines of an earlier one on such a card for the others."""
+    """Returns the table of a run of some operators, with an earlier run's lines on the same card for the others."""
     if not old.strip() or old.split(",")[0] != new.split(",")[0]:
         return new
     key = lambda line: tuple(line.split(" | ")[:2])
@@ -254,7 +256,7 @@ def main():
             for shape in shapes_of(name):
                 found["rows"].append(measured(name, shape, found["copy"], chosen.seconds, chosen.profile))
                 torch.cuda.empty_cache()
-                if chosen.json:  # a GPU may be there for minutes
+                if chosen.json:  # saved after each row: the GPU may be lent briefly
                     chosen.json.write_text(json.dumps(found, indent=1) + "\n")
                 print({key: round(x, 3) if isinstance(x, float) else x for key, x in found["rows"][-1].items()}, flush=True)
     text = table(found)

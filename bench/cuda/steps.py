@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One token of every operator on the GPU that is here: microseconds, as calls from Python and replayed as a CUDA graph.
+"""One token of every operator on this GPU: microseconds, as calls from Python and replayed as a CUDA graph.
 
     python bench/cuda/steps.py [--json FILE]
 

@@ -1,4 +1,5 @@
-"""What the benchmarks against other implementations share: pinning, our operators, the check, measuring in turns, results as JSON.
+"""Shared code of the benchmarks against other implementations: pinning, our operators, the check, measuring in turns,
+JSON.
 
 A script makes one Bench, and calls `compare` for each line: both sides run once on the same inputs, their results are compared, and only
 if they agree are they timed, in turns, and their medians printed. Times move by 15 % between minutes: only the ratios of one run count.
@@ -19,7 +20,7 @@ HEADS, SIZE = 4, 64
 
 
 def relative_error(actual, expected):
-    """The largest difference over the largest magnitude of `expected`."""
+    """Returns the largest difference over the largest magnitude of `expected`."""
     if actual.shape != expected.shape:
         return float("inf")
     error = (actual - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
@@ -67,7 +68,8 @@ class Bench:
         print(f"{name}: {self.threads} threads, {setting}; milliseconds, medians of {self.rounds}")
 
     def compare(self, what, against, passes, tokens, ours, theirs, tolerance=1e-3, rounds=None):
-        """One line. `ours` and `theirs` return lists of tensors that must agree (None: of another function, checked elsewhere)."""
+        """Measures one line. `ours` and `theirs` return lists of tensors that must agree (None: of another function,
+        checked elsewhere)."""
         found, wanted = ours(), theirs()
         pairs = [(a, b) for a, b in zip(found, wanted) if a is not None and b is not None]
         error = max((relative_error(a, b) for a, b in pairs), default=0.0)
@@ -77,7 +79,7 @@ class Bench:
         )
 
     def expect(self, line, error, tolerance):
-        """Whether they agree; if not, the line is refused."""
+        """Returns whether both agree; if not, the line is refused."""
         if error <= tolerance:
             return True
         self.refused.append(f"{line}: results differ by {error:.1e}")
@@ -85,14 +87,14 @@ class Bench:
         return False
 
     def measure(self, what, against, passes, tokens, ours, theirs, rounds=None):
-        """A line of what has been checked."""
+        """Adds a line for checked results."""
         mine, other = medians([ours, theirs], rounds or self.rounds)
         row = {"what": what, "against": against, "pass": passes, "tokens": tokens, "ours": mine, "theirs": other, "ratio": other / mine}
         self.rows.append(row)
         print(f"  {what:26} {passes:16} T {tokens:6}  {1e3 * mine:10.3f}   {against:28} {1e3 * other:10.3f}  {other / mine:8.2f}x", flush=True)
 
     def both_passes(self, what, against, tokens, ours, theirs, inputs, tolerance=1e-3, rounds=None):
-        """Lines of the forward pass and of forward and backward: ours(*inputs) and theirs(*inputs) return o."""
+        """Measures two lines, the forward pass and both passes: ours(*inputs) and theirs(*inputs) return o."""
         torch = self.torch
         with torch.no_grad():
             self.compare(what, against, "forward", tokens, lambda: [ours(*inputs)], lambda: [theirs(*inputs)], tolerance, rounds)
@@ -115,7 +117,7 @@ class Bench:
         return [self.normal(tokens, HEADS, SIZE) for _ in range(3)]
 
     def gate(self, tokens, *shape):
-        """Logs: a memory of about ten tokens."""
+        """Returns log gates with a memory of about ten tokens."""
         return self.torch.rand(1, tokens, *shape) * -0.2
 
     def finish(self):

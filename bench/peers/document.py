@@ -136,7 +136,7 @@ def save_plot(name, curves, labels):
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams["svg.hashsalt"] = name  # the same file for the same numbers
+    plt.rcParams["svg.hashsalt"] = name  # equal numbers give equal files
     curves = {label: sorted(points) for label, points in curves.items() if points}
     if not curves:
         return
@@ -165,7 +165,7 @@ def plots(results, document):
 
 
 def folded(text):
-    """Prose in lines of at most 120 columns."""
+    """Wraps prose at 120 columns."""
     lines = []
     for line in text.splitlines():
         wide = len(line) > 120 and not line.startswith(("|", "!", " "))

@@ -41,7 +41,7 @@ for tokens in bench.tokens:
     matrices = ggml.tensor(np.zeros(HEADS * SIZE * SIZE, np.float32), SIZE, SIZE, HEADS, 1)
     tq, tk, tv, decay = timed(q), timed(k), timed(v), timed(gate.exp())
 
-    # Ours takes logs of gates, so theirs is given the decays they stand for.
+    # cortado takes log gates, so ggml gets their exponentials.
     compare(
         "gated_scan/channel", "ggml_gated_linear_attn", tokens, lambda: ops.gated_scan(q, k, v, gate), tk, tv, tq, decay, state, SIZE**-0.5
     )

@@ -44,7 +44,7 @@ class Plan(ctypes.Structure):
 
 
 def package_spec():
-    """Where llama-cpp-python is. A script in this folder has its name: the folder is not searched."""
+    """Returns llama-cpp-python's folder. This folder is not searched, because a script in it has the same name."""
     here = Path(__file__).resolve().parent
     return importlib.machinery.PathFinder.find_spec("llama_cpp", [p for p in sys.path if Path(p or ".").resolve() != here])
 
@@ -90,14 +90,14 @@ def load():
 
 
 class Ggml:
-    """Graphs of one operator each. What is allocated lives until the process ends."""
+    """Makes graphs of one operator each. Their memory is freed when the process ends."""
 
     def __init__(self, threads):
         self.base, self.cpu = load()
         self.context = self.base.ggml_init(InitParameters(64 << 20, None, True))
         parameters = ThreadpoolParameters()
         self.base.ggml_threadpool_params_init(byref(parameters), threads)
-        parameters.poll = 0  # threads that wait sleep: spinning, they would take the cores from what is measured next
+        parameters.poll = 0  # waiting threads sleep: if they spun, they would slow down the next measurement
         self.pool, self.threads, self.kept = self.cpu.ggml_threadpool_new(byref(parameters)), threads, []
 
     def memory(self, tensor):
@@ -112,7 +112,7 @@ class Ggml:
         return room[start : start + size]
 
     def tensor(self, array, *shape):
-        """A tensor with the array's numbers; ggml's order of dimensions, the fastest first."""
+        """Returns a tensor with the array's numbers, in ggml's order of dimensions: the fastest first."""
         array = np.ascontiguousarray(array)
         kind = INT32 if array.dtype == np.int32 else FLOAT32
         tensor = self.base.ggml_new_tensor(self.context, kind, len(shape), (c_int64 * len(shape))(*shape))
@@ -122,7 +122,7 @@ class Ggml:
         return tensor
 
     def call(self, name, *arguments):
-        """(function that computes it, its result as a flat array)."""
+        """Returns (function that computes it, its result as a flat array)."""
         result = getattr(self.base, name)(self.context, *arguments)
         memory = self.memory(result).view(np.float32)
         graph = self.base.ggml_new_graph(self.context)

@@ -1,4 +1,4 @@
-"""What has to come out, and where it is found in the results."""
+"""The goals, and the results that they apply to."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -29,7 +29,7 @@ def least(values):
 
 
 def against_peers(results):
-    """(what, at least, file, operator, pass, T, and whom against where there are several)."""
+    """(goal, least ratio, file, operator, pass, T, and the peer if there are several)."""
     lines = [
         ("gated_scan forward, per-channel gate, against ggml's GLA", 3.5, "ggml", "gated_scan/channel", "forward", 4096),
         ("gated_scan forward, per-channel gate, against chunked PyTorch", 6, "pytorch_chunked", "gated_scan/channel", "forward", 4096),

@@ -50,7 +50,7 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
     def named(self, ours):
-        """Our name -> the part of this model's parameter, or of its gradient, that it is."""
+        """Returns our name -> the matching part of this model's parameter, or of its gradient."""
         parts = {"embedding.weight": (self.embedding.weight,), "positions.weight": (self.positions.weight,), "norm.weight": (self.norm.weight,)}
         for i, block in enumerate(self.blocks):
             place = f"layers.{i}."
@@ -81,7 +81,7 @@ def gradients(loss, parameters):
 
 
 def gradient_error(found, wanted):
-    """Of the loss, and of each gradient; of a tiny one, on a hundredth of the largest's scale."""
+    """Returns the errors of the loss and of each gradient; a tiny one's is relative to a hundredth of the largest."""
     floor = 1e-2 * max(g.abs().max().item() for g in wanted[1:])
     errors = [((a - b).abs().max() / b.abs().max().clamp_min(floor)).item() for a, b in zip(found[1:], wanted[1:])]
     return max(relative_error(found[0], wanted[0]), *errors)
@@ -123,7 +123,7 @@ def training_step(loss, parameters, batch, dtype):
     return step
 
 
-# Where a CPU has no products of bfloat16 they are emulated: minutes a step, and nobody would train so.
+# Without bfloat16 products a CPU emulates them: minutes per step, so nobody would use it.
 TYPES = ("float32", "bfloat16") if torch.ops.mkldnn._is_mkldnn_bf16_supported() else ("float32",)
 
 for tokens in bench.tokens:

@@ -14,12 +14,12 @@ torch, ops = bench.torch, bench.ops
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
-UNROLL = 1  # on a CPU the fastest of 1, 2, 4 and 16; the paper unrolls for its GPU
+UNROLL = 1  # the fastest of 1, 2, 4 and 16 on a CPU; the paper unrolls for its GPU
 
 
 @jax.jit
 def gla(q, k, v, g):
-    """[B,T,H,*]; time first for the scan."""
+    """Moves time to the front for the scan: [B,T,H,*] -> [T,B,H,*]."""
 
     def step(state, now):
         q, k, v, g = now
@@ -33,7 +33,7 @@ def gla(q, k, v, g):
 
 @jax.jit
 def latte(query_logits, key_logits, v):
-    """The paper's listing, from after its projections on."""
+    """The paper's listing, after its projections."""
 
     def accumulate(carry, args):
         csum, norm_cumsum, prev_mx = carry
@@ -66,7 +66,7 @@ def with_gradients(function, grad_o, *inputs):
 
 
 def compare(what, against, tokens, ours, theirs, inputs):
-    """JAX's results are waited for inside the timed call; they become tensors only for the check."""
+    """Waits for JAX's results inside the timed call; they become tensors only for the check."""
     arrays = [jnp.asarray(x.numpy()) for x in inputs]
     grad_o = bench.normal(tokens, HEADS, SIZE)
     weight = jnp.asarray(grad_o.numpy())

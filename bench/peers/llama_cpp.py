@@ -21,11 +21,11 @@ from smollm2 import imported, model_file
 
 WRITTEN, CHUNK = 32, 512
 CACHED = 256  # LoLA's C and λ
-LONG = 4096  # tokens; behind longer prompts LoLA is measured, not softmax
+LONG = 4096  # tokens; after longer prompts LoLA is measured, not softmax
 
 
 def converted(run):
-    """Its layers as lolcats, after one short step of training."""
+    """Converts the layers to lolcats, with one short step of training."""
     out = run.with_name(run.name + "-linear")
     if not (out / "last.safetensors").exists():
         command = [BUILD / "bin/cortado", "linearize", run, "--method", "lolcats", "--mixture", "gated", "--quiet", "--out", out]
@@ -35,7 +35,7 @@ def converted(run):
 
 
 def llama_module():
-    """The package; this script, which has its name, lies before it on the path."""
+    """Imports the package, not this script, which has the same name and comes first on the path."""
     spec = package_spec()
     module = sys.modules["llama_cpp"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -85,13 +85,13 @@ def lola(cache, chunk=CACHED, weights="int8"):
 
 
 def lola_is_right(count):
-    """With a cache that holds every pair it is softmax attention."""
+    """Makes it softmax attention, by a cache that holds every pair."""
     exact = [model.read(tokens[:count]) for model in (Ours(imported(path), weights="float32"), lola(count, 64, "float32"))]
     return bench.expect(f"LoLA, T {count}", relative_error(*reversed(exact)), 1e-3)
 
 
 def measure(what, ours, count):
-    """Reading so many tokens, and writing behind them; both models have read them afterwards."""
+    """Measures reading `count` tokens and writing after them."""
     prompt, rounds = tokens[:count], bench.rounds if count <= 1024 else 1  # llama.cpp reads 7,900 tokens for over a minute
     bench.measure(what, "llama.cpp", "prefill", count, lambda: ours.read(prompt), lambda: theirs.read(prompt), rounds)
     ours.read(prompt), theirs.read(prompt)
@@ -99,7 +99,8 @@ def measure(what, ours, count):
 
 
 def compare_depths(ours, depths):
-    """Writing at these depths in turns, of one model: each has its own state. As many tokens as a chunk has, for the window grows along it."""
+    """Measures writing at these depths in turns, with one state per depth. Writes a whole chunk, because the window
+    grows within it."""
     for model, depth in zip(ours, depths):
         model.read([tokens[i % len(tokens)] for i in range(depth)])
     times = medians([lambda model=model: model.write(13, CACHED) for model in ours], min(3, bench.rounds))

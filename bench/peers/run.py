@@ -22,7 +22,7 @@ LENGTHS = (
     "gated_slot,abc"
 )
 BRIEF_TRAINING = ["--tokens", "256", "--batch", "1"]  # gpt.py measures training
-# By the program itself: NAME -> its arguments.
+# Run by the program: NAME -> arguments.
 PROGRAM = {
     "ops": ["ops", "--tokens", "4096", "--threads", "1,{threads}", "--rounds", "7"],
     "lengths": ["ops", "--op", LENGTHS, "--threads", "{threads}", "--rounds", "3"],
@@ -30,7 +30,7 @@ PROGRAM = {
     + ["--depth", "100,1000,10000,100000,1000000", "--threads", "{threads}"],
     "model_softmax": ["model", "configs/nanogpt-gpu.json", "--set", "positions=rotary", *BRIEF_TRAINING, "--rounds", "5"]
     + ["--budget", "30", "--depth", "100,1000,10000,100000,1000000", "--threads", "{threads}"],
-    # The same operations on next to no numbers: what a step of the former costs apart from its arithmetic.
+    # The same operations on tiny tensors: their time is a step's overhead.
     "model_tiny": ["model", "configs/macchiato-gpu.json", "--set", "dim=24", "--set", "mixer.latents=6", "--set", "feed_forward.dim=8"]
     + [*BRIEF_TRAINING, "--rounds", "9", "--depth", "100", "--threads", "{threads}"],
 }

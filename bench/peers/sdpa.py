@@ -6,7 +6,7 @@
 from common import HEADS, SIZE, Bench, relative_error
 
 WINDOW = 128
-CHECKED = 1024  # tokens that a masked T x T matrix is made for
+CHECKED = 1024  # tokens of the masked T x T matrix
 
 bench = Bench("sdpa", __doc__, rounds=5, tokens=(256, 1024, 4096, 16384))
 torch, ops = bench.torch, bench.ops
@@ -43,7 +43,7 @@ def gradients(function, inputs, grad_o):
 
 
 def check(tokens, inputs, grad_o):
-    """The window against SDPA with a band as its mask, Latte against its definition: on the first tokens, which see no others."""
+    """Checks the window against SDPA with a band as its mask, and Latte against its definition, on the first tokens."""
     first = [x[:, :CHECKED] for x in inputs]
     place = torch.arange(first[0].shape[1])
     distance = place[:, None] - place

@@ -24,7 +24,7 @@ def from_chunks(x):
 
 
 def states_between(decay, updates):
-    """decay [..,N,M,1], updates [..,N,M,X]: the state before each chunk."""
+    """Returns the state before each chunk; decay [..,N,M,1], updates [..,N,M,X]."""
     state, states = torch.zeros_like(updates[:, :, 0]), []
     for keep, update in zip(decay.unbind(2), updates.unbind(2)):
         states.append(state)
@@ -47,14 +47,15 @@ def gated_slot(q, k, v, s, g):
 
 
 def abc(q, k, v, s):
-    """The same, with weights and decays from a running log-sum-exp."""
+    """ABC: like GSA, with weights and decays from a running log-sum-exp."""
     z = s.logcumsumexp(1)
     g = torch.cat([torch.zeros_like(z[:, :1]), z[:, :-1] - z[:, 1:]], 1)
     return gated_slot(q, k, v, (s - z).exp(), g)
 
 
 def blurry_tables(tokens):
-    """Of every token and slot: its weight and decay, whether it is hidden; and the products of decays within chunks. Made once."""
+    """Returns per token and slot the weight, the decay and whether it is hidden, and the products of decays within
+    chunks."""
     time = torch.arange(tokens, dtype=torch.float64)[:, None]
     centre = torch.arange(SLOTS, dtype=torch.float64) * PERIOD / SLOTS
     modes = torch.arange(1, SLOTS // 2 + 1, dtype=torch.float64)

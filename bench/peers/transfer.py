@@ -19,7 +19,7 @@ FLAGS = {OURS: [], INT8: ["--weights", "int8"], FLOAT32: ["--weights", "plain", 
 
 
 def transfer(run, context, flags):
-    """Seconds of a sequence and the loss after the last one."""
+    """Returns the seconds per sequence and the last loss."""
     out = RESULTS / "transfer"
     command = [BUILD / "bin/cortado", "linearize", run, "--out", out, "--overwrite", "--quiet", "--mixture", "gated", "--accumulate", 1]
     command += ["--context", context, "--tokens", STEPS * context, "--evaluate-every", 1000, "--evaluation-chunks", 2]

@@ -13,7 +13,7 @@ torch, ops = bench.torch, bench.ops
 from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan  # noqa: E402
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule  # noqa: E402
 
-# Under wrappers that would take kernels for GPUs where they are installed.
+# Unwrapped: the wrappers use GPU kernels if they are installed.
 delta_rule, mamba2 = inspect.unwrap(torch_chunk_gated_delta_rule), inspect.unwrap(mamba2_chunk_scan)
 
 
@@ -30,7 +30,7 @@ def ours_mamba(c, b, x, g):
 
 
 def their_mamba(c, b, x, g):
-    """A dt = g with dt = 1 for the input: their dt scales both, so A carries the gate a token. 256 is Mamba-2's chunk."""
+    """A dt = g with dt = 1 for the input: their dt scales both, so A has the gate per token. 256 is Mamba-2's chunk."""
     dt = -g  # [B,T,H]; x / dt undoes what dt does to x
     return mamba2(x / dt[..., None], dt, -torch.ones(HEADS), b, c, 256)
 
@@ -40,7 +40,7 @@ for tokens in bench.tokens:
     k = torch.nn.functional.normalize(k, dim=-1)
     beta, gate = torch.rand(1, tokens, HEADS), bench.gate(tokens, HEADS) - 0.01
     bench.both_passes("delta_scan/head", "transformers delta rule", tokens, ours_delta, their_delta, [q, k, v, beta, gate])
-    # Without the gate's gradient: dividing by dt would be part of theirs.
+    # Leaves out the gate's gradient: theirs would include dividing by dt.
     scaled = [q * SIZE**-0.5, k, v]
     bench.both_passes(
         "gated_scan/head",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds llama.cpp's own llama-server, from the sources that llama-cpp-python's package on PyPI carries.
+# Builds llama.cpp's llama-server from the sources in llama-cpp-python's package on PyPI.
 #
 #   bench/serve/build_llama.sh [FOLDER]            # default build/bench-serve; prints the program's path
 #   BENCH_JOBS=1 bench/serve/build_llama.sh        # one compiler at a time
@@ -40,7 +40,7 @@ fi
 say "compiling llama-server, the log is $folder/build.log"
 nice -n 10 cmake -G Ninja -S "$folder/source/vendor/llama.cpp" -B "$folder/llama" "${flags[@]}" >"$folder/build.log" 2>&1 ||
   { tail -n 20 "$folder/build.log" >&2 && exit 1; }
-# Ninja's lines say how far it is; at a terminal they are shown, too.
+# Ninja's lines show the progress; they also go to a terminal.
 if ! nice -n 10 cmake --build "$folder/llama" --target llama-server -j "${BENCH_JOBS:-2}" 2>&1 |
   tee -a "$folder/build.log" | { grep --line-buffered -oE '^\[[0-9]+/[0-9]+\]' || true; } |
   awk 'NR % 20 == 1' >&2; then

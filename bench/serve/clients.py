@@ -1,4 +1,5 @@
-"""What clients of a server with OpenAI's API see: time to the first token, tokens a second, alone and together.
+"""Measures a server with OpenAI's API from its clients: time to the first token, tokens per second, one client and
+several.
 
     bench/serve/clients.py http://127.0.0.1:8080 [--clients 1,8] [--prompt 100] [--tokens 64] [--rounds 3] [--held] [--json]
 
@@ -21,7 +22,7 @@ import urllib.parse
 
 EVENT = re.compile(rb"^data: (\{.*\})", re.MULTILINE)
 
-# Of --held: no answer is whole before its last token.
+# For --held: no answer ends before its last token.
 SCHEMA = {
     "type": "array",
     "minItems": 1000,
@@ -101,7 +102,7 @@ def main():
     counts = [int(count) for count in chosen.clients.split(",")]
     rounds = {count: [] for count in counts}
     fields = HELD if chosen.held else {}
-    measure(chosen.address, 1, 10, 4, 0, fields)  # what is done once
+    measure(chosen.address, 1, 10, 4, 0, fields)  # one-time work
     for number in range(chosen.rounds):
         for count in counts:
             rounds[count].append(measure(chosen.address, count, chosen.prompt, chosen.tokens, 1 + number, fields))

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LLAMA = ROOT / "build/bench-serve/llama/bin/llama-server"
 SLOTS, SLOT_TOKENS = 8, 4480  # llama-server's context is reserved at its start
 WRITTEN = 64  # tokens of an answer
-BESIDE = 800  # of one that is still being written when a long prompt has been read
+BESIDE = 800  # of an answer that outlasts the reading of a long prompt
 KNOWN, MORE = 3900, 100
 DEPTHS = (500, 4000)
 TICK = os.sysconf("SC_CLK_TCK")
@@ -53,7 +53,7 @@ def free_port():
 
 
 class Server:
-    """A server of its own, on the first CPUs."""
+    """Runs one server on the first CPUs."""
 
     def __init__(self, name, command, threads, folder):
         self.name, self.command, self.threads = name, command, threads
@@ -96,7 +96,7 @@ class Server:
 
 
 def busy_seconds():
-    """Of all CPUs, by all programs."""
+    """Returns the busy seconds of all CPUs together."""
     user, nice, system, _, _, irq, soft, *_ = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:])
     return (user + nice + system + irq + soft) / TICK
 
@@ -120,12 +120,12 @@ class Bench:
             Server("cortado", ours, options.threads, folder),
             Server("llama-server", theirs, options.threads, folder),
         ]
-        self.times = {}  # (what, name) -> one number a round
+        self.times = {}  # (what, name) -> one number per round
         self.chance = random.Random(options.seed)
-        self.others = []  # CPUs that other programs than the one that is measured had, by round
+        self.others = []  # CPUs that other programs used, per round
 
     def prepare(self):
-        """The text's token numbers, from the server that has them."""
+        """Gets the text's token numbers from our server, and warms up both."""
         text = (ROOT / "data/tinyshakespeare.txt").read_text()[:400_000]
         body = json.dumps({"content": text}).encode()
         request = urllib.request.Request(
@@ -133,11 +133,11 @@ class Bench:
         )
         with urllib.request.urlopen(request) as reply:
             self.text = json.load(reply)["tokens"]
-        for server in self.servers:  # what is done once
+        for server in self.servers:  # one-time work
             ask(server.address, self.prompt(100), 8)
 
     def prompt(self, count):
-        """So many tokens that nobody has asked for: the first is drawn, too."""
+        """Returns `count` tokens that no server has cached: the first one is random."""
         begin = self.chance.randrange(len(self.text) - count)
         return [self.chance.randrange(1000, 40000), *self.text[begin : begin + count - 1]]
 
@@ -146,7 +146,7 @@ class Bench:
 
     def alone(self, server, prompts):
         short, long, known = prompts
-        ask(server.address, self.prompt(100), 8)  # the CPUs were the other one's until now
+        ask(server.address, self.prompt(100), 8)  # warms up: the other one ran until now
         first, last, count = ask(server.address, short, WRITTEN)
         self.note("first token after 100 tokens, ms", server.name, 1e3 * first)
         self.note("tokens/s, one client", server.name, (count - 1) / (last - first))
@@ -169,7 +169,7 @@ class Bench:
         )
 
     def beside(self, server, prompt, long):
-        """The longest wait between two tokens of an answer, while a long prompt is read, and usually."""
+        """Notes an answer's longest wait while a long prompt is read, and its usual one."""
         arrived = []
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             writing = pool.submit(ask, server.address, prompt, BESIDE, arrived=arrived)
@@ -185,7 +185,7 @@ class Bench:
         self.note("longest wait while 4,000 tokens are read, ms", server.name, 1e3 * max(during, default=first))
 
     def generate(self, prompt):
-        """The program itself, without a server."""
+        """Measures the program itself, without a server."""
         tokens = ",".join(map(str, prompt))
         command = [
             self.options.cortado,
@@ -221,7 +221,7 @@ class Bench:
         self.generate(prompts[0])
 
     def memory(self):
-        """Resident memory while eight conversations of a depth are there; a fresh server each."""
+        """Measures the resident memory of a fresh server with eight conversations of one depth."""
         for depth in DEPTHS:
             for server in self.servers:
                 say(f"memory of {server.name}: eight conversations of {depth:,} tokens")

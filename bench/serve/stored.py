@@ -1,4 +1,4 @@
-"""How fast stored conversations go on: from the server's memory, and from the disk after a restart.
+"""Measures how fast stored conversations are resumed: from the server's memory, and from the disk after a restart.
 
     .venv/bin/python bench/serve/stored.py --memory macchiato                 # 100 in memory, 1,000 on disk
     .venv/bin/python bench/serve/stored.py --memory lola --in-memory 20 --on-disk 200
@@ -32,7 +32,7 @@ MEMORIES = {
     "lola": ("data/smollm2/lolcats.safetensors", "--memory lola --chunk 64 --cache 256"),
 }
 WORDS = 1500  # about 2,000 tokens
-ASKED = 20  # conversations that go on, of each kind
+ASKED = 20  # conversations of each kind that are resumed
 
 
 def call(address, body, path="/v1/responses"):
@@ -54,7 +54,7 @@ def turn(address, previous, words):
 
 
 def first_token(address, previous, words):
-    """Milliseconds to the first token of one more turn, which is not kept."""
+    """Returns the milliseconds to the first token of one more turn, which is not stored."""
     body = {"input": words, "previous_response_id": previous, "max_output_tokens": 1, "temperature": 0, "store": False, "stream": True}
     request = urllib.request.Request(address + "/v1/responses", json.dumps(body).encode(), {"Content-Type": "application/json"})
     begin = time.perf_counter()
@@ -66,7 +66,7 @@ def first_token(address, previous, words):
 
 
 def converted(options, memory):
-    """SmolLM2 with the memory's weights, which need no training here."""
+    """Makes SmolLM2 with the memory's weights, which need no training here."""
     source = imported(model_file())
     run = source.parent / f"{source.name}-{memory}"
     if not (run / "last.safetensors").exists():
@@ -76,7 +76,7 @@ def converted(options, memory):
 
 
 def make(address, count):
-    """The ids of so many conversations."""
+    """Makes `count` conversations; returns their ids."""
     words = (ROOT / "data/tinyshakespeare.txt").read_text().split()[:WORDS]
     begin = call(address, {"input": " ".join(words), "max_output_tokens": 1, "temperature": 0})["id"]
     ids = []
@@ -88,7 +88,7 @@ def make(address, count):
 
 
 def measure(server, ids, chance):
-    """(of known conversations, of one that was written just before), milliseconds"""
+    """Returns milliseconds (of stored conversations, of one that was just written)."""
     times, fresh = [], []
     for number, one in enumerate(chance.sample(ids, min(ASKED, len(ids)))):
         times.append(first_token(server.address, one, f"Go on, {number}."))
