@@ -69,7 +69,7 @@ class Mixer(Part):
 
     def forward(self, x: torch.Tensor, state: State | typing.Literal[False] | None = None,
                 cu_seqlens: torch.Tensor | None = None) -> tuple[torch.Tensor, State | None]:
-        """Mixes a sequence, or goes on with one.
+        """Mixes a sequence, or continues one.
 
         Args:
             x: [B, T, dim], T >= 1; with cu_seqlens [1, T, dim].

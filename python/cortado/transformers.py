@@ -25,7 +25,7 @@ from cortado._parts import checked
 from cortado._tokenizer import CortadoTokenizer
 
 _TOLD = ("cortado", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "final_logit_softcapping")
-_OURS = ("model_type", "architectures", "transformers")  # keys of config.json beside the program's
+_OURS = ("model_type", "architectures", "transformers")  # keys of config.json that the program does not have
 
 
 class CortadoConfig(transformers.PreTrainedConfig):

@@ -22,7 +22,7 @@ struct Finding {
   std::vector<std::pair<std::string, std::string>> pictures;  // name, SVG
 };
 
-// A text, the model that reads it, and the layers to look at.
+// A text, the model that reads it, and the layers to analyse.
 struct Reading {
   LanguageModel& model;
   at::Tensor tokens;               // int64 [1, T]
@@ -64,7 +64,7 @@ Finding analyze_attention(const Reading& reading, int64_t heads);
 Finding analyze_latents(const Reading& reading, int64_t heads);
 
 // Analyses self-recall errors of the pairs in a linear state (LoLA fig. 3 and 6): e_j(t) = |phi(k_j)'H_t / phi(k_j)'s_t
-// - v_j| after token t. Compares a linear state alone, one behind a window, and one behind a window and a sparse cache
+// - v_j| after token t. Compares a linear state alone, one with a window, and one with a window and a sparse cache
 // that keeps the pairs with the largest errors.
 struct CollisionOptions {
   int64_t window = 64, cache = 64;

@@ -89,7 +89,7 @@ class JsonReader {
   }
 
  protected:
-  // Reads an object where it lies, which outlives the reader.
+  // Reads an object in place; it must outlive the reader.
   JsonReader(std::shared_ptr<const Json> object, std::string place)
       : object_(std::move(object)), place_(std::move(place)) {}
 

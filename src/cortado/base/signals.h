@@ -13,7 +13,7 @@ bool interrupt_requested();
 // Returns 128 + signal, as a shell does; 0 if there was no signal.
 int interrupt_exit_code();
 
-// Forgets the signal. For tests and for programs that go on after an interrupt.
+// Forgets the signal. For tests and for programs that continue after an interrupt.
 void clear_interrupt();
 
 }  // namespace cortado

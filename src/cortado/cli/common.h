@@ -107,7 +107,7 @@ void add_bos_option(CLI::App& command, bool& bos);
 // Adds --temperature, --top-k, --top-p, --min-p and --repetition-penalty, which override the model's own defaults.
 inline constexpr const char* kSamplingGroup = "Sampling";
 void add_sampling_options(CLI::App& command, SamplingChoice& choice);
-// Adds --kv-type: the type of growing key-value caches.
+// Adds --kv-type: the type of cached keys and values.
 void add_cache_option(CLI::App& command, std::optional<std::string>& type);
 WeightFormat weight_format_or_plain(const std::optional<std::string>& weights);
 

@@ -36,7 +36,7 @@ struct GenerateCommand {
   std::shared_ptr<ModelOptions> model;
 };
 
-// What happened, for the summary.
+// Counts and times for the summary.
 struct Report {
   int64_t prompt_tokens = 0;
   double prompt_seconds = 0, decode_seconds = 0;

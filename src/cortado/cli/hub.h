@@ -16,7 +16,7 @@ Json describe_model(Backbone& model, at::ScalarType dtype);
 Table layer_table(const Json& description);
 Table depth_table(const Json& description);
 
-// What to write beside the model.
+// What to write next to the model.
 struct HubFolder {
   std::string run;         // the run whose training log is shown
   std::string evaluation;  // a file written by `cortado eval --json`, or ""

@@ -22,7 +22,7 @@ class TokenFile {
 
   int64_t size() const { return tokens_.size(0); }    // tokens
   int64_t vocabulary() const { return vocabulary_; }  // greater than all tokens
-  // The first token of each document; ascending, starts with 0.
+  // Index of each document's first token; ascending from 0.
   const std::vector<int64_t>& documents() const { return documents_; }
   // Returns int64 [count], which must not be written to. InputError for a range beyond the end, or a token outside the
   // vocabulary.

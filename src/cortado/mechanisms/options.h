@@ -12,7 +12,7 @@ namespace cortado {
 struct MechanismOption {
   std::string name;  // "cache": --cache of a command, "cache" in JSON
   std::string help;  // "pairs in the sparse cache"
-  // The words it may be. Empty: it is a number between `low` and `high`.
+  // The allowed words. Empty: a number between `low` and `high`.
   std::vector<std::string> words = {};
   std::map<std::string, std::string> earlier = {};  // words of earlier versions and their present names
   double low = 0, high = 0;

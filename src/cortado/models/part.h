@@ -18,11 +18,12 @@ namespace cortado {
 //    "causal": true, "rotary": false, "rope_theta": 10000, "rope_scaling": {}}          x [B,T,D] -> [B,T,D]
 //   {"part": "block", "config": {...}, "layer": 0}                                      x [B,T,D] -> [B,T,D]
 //   {"part": "embedding", "config": {...}}   tokens [B,T] -> [B,T,D], positions added; its state is the position
-//   {"part": "logits", "config": {...}}      x [B,T,D] -> [B,T,V], behind the final norm
+//   {"part": "norm", "config": {...}}        x [B,T,D] -> [B,T,D], the final norm
+//   {"part": "logits", "config": {...}}      x [B,T,D] -> [B,T,V], after the final norm
 //   {"part": "loss", "config": {...}}        x [B,T,D], targets [B,T] -> mean cross-entropy, nats per token
 //
-// "embedding", "logits" and "loss" belong to one module and have equal weights. Throws InputError for unknown keys and
-// impossible sizes.
+// "embedding", "norm", "logits" and "loss" are parts of one module and have equal weights. Throws InputError for
+// unknown keys and impossible sizes.
 class Part {
  public:
   static std::unique_ptr<Part> make(const std::string& text);

@@ -42,7 +42,7 @@ struct Packed {
 };
 
 // Packs tokens [B, T] (or numbers [B, T, C]). Row b has its tokens in its first lengths[b] places (0 <= lengths[b] <=
-// T; int64 [B]), the padding behind them. After a packed prefill every sequence, even an empty one, has its own row of
+// T; int64 [B]), the padding after them. After a packed prefill every sequence, even an empty one, has its own row of
 // the state, so decoding continues as a dense batch [B, 1]. InputError: lengths out of range.
 Packed pack_padded(const Tensor& tokens, const Tensor& lengths);
 

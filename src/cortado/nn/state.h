@@ -10,7 +10,7 @@
 
 namespace cortado {
 
-// Spare memory behind a state's tensors, so that new tokens are appended without copying the old ones. A copied state
+// Spare memory after a state's tensors, so that new tokens are appended without copying the old ones. A copied state
 // has no spare memory: two states never write into shared memory.
 class SpareRoom {
  public:

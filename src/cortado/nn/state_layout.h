@@ -71,7 +71,7 @@ class StateLayout {
   // mechanism.
   SequenceState join(const std::vector<SequenceState>& states, int64_t room = 0) const;
   // Returns a copy that continues independently, like clone(), but shares the memory of growing caches. The copy has no
-  // room in that memory, so it appends elsewhere; what the original appends there lies behind the copy's tokens.
+  // room in that memory, so it appends elsewhere; what the original appends there lies after the copy's tokens.
   SequenceState fork(const SequenceState& state) const;
   // Returns a state with the growing caches cut to the places that hold tokens.
   SequenceState trimmed(const SequenceState& state) const;

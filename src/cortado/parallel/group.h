@@ -1,4 +1,4 @@
-// The process group's handle behind Ranks, in a header of its own: c10d's headers are large, and few files need them.
+// The process group of a Ranks. It has its own header because c10d's headers are large, and few files need them.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>

@@ -211,7 +211,7 @@ torch::CppFunction once_differentiable() {
     const bool wanted = any_requires_grad(inputs);
     compute(op, keys, stack);
     if (!wanted) return;
-    // Inserted between the results and the inputs, so that every path from one to the other meets it.
+    // Inserted between the results and the inputs, so that every path between them contains it.
     const auto error = make_node<torch::autograd::Error>(
         concat("[", schema.name(),
                "] differentiating twice is not supported: this gradient has no gradient of its own"),

@@ -41,7 +41,7 @@ std::string rules_of_set(const std::string& name, const Json& values, std::pair<
     rules += rule({taken, past, number}) + " ::=";
     const char* between = " ";
     for (size_t i = past; i < count && number < most; ++i) {
-      // Too few values would remain behind this one.
+      // Too few values would remain after this one.
       if (!any_order && number + (count - i) < least) break;
       if (any_order && (taken >> i & 1) != 0) continue;
       const Taken next = {any_order ? taken | size_t{1} << i : 0, any_order ? 0 : i + 1, number + 1};

@@ -65,7 +65,7 @@ std::string joined(const Json& content) {
   return text;
 }
 
-// Letters are biased so that an answer begins with spaces, goes on with letters and reaches its stop.
+// Letters are biased so that an answer begins with spaces, continues with letters and reaches its stop.
 TEST(Wire, TheTextIsThatOfItsTokens) {
   const auto model = testing::wide_model(R"({"mixer": "latte"})");
   Engine spaced({{.name = "it", .model = model, .tokenizer = std::make_shared<testing::Spaced>()}}, {});

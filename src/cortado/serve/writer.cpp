@@ -26,7 +26,7 @@ SamplingOptions sampling_of(const Request& request, int64_t choice) {
   return sampling;
 }
 
-// A text of its own follows nothing.
+// An answer that begins a new text has no tokens before it.
 TextWriter text_of(const Request& request, const std::shared_ptr<const Tokenizer>& tokenizer) {
   TextOptions options{.stops = request.stops};
   if (tokenizer && !request.ignore_end) options.stop_tokens = tokenizer->special().stops;

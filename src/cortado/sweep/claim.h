@@ -9,7 +9,7 @@ namespace cortado {
 // A claim is a file that exists while its owner works. It is created atomically, and creation fails if the name is
 // taken. An owner counts as dead if its process no longer exists or, on another machine, if its file has not been
 // touched for kClaimSeconds. A process that moves a dead owner's file away, which only one process can do, may claim
-// anew.
+// again.
 inline constexpr int64_t kClaimSeconds = 120;
 
 // A claim held by this process.

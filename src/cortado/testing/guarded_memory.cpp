@@ -1,5 +1,5 @@
 // In test programs, every tensor's memory and the bytes around it are initialised to NaN, and the bytes around it are
-// checked when the tensor is freed. A read of memory that nothing wrote, or behind a tensor's end, shows in a result; a
+// checked when the tensor is freed. A read of memory that nothing wrote, or past a tensor's end, shows in a result; a
 // write outside a tensor fails the test. Address sanitizers find more.
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>

@@ -71,12 +71,12 @@ inline size_t whole_pages(size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-// Places x densely before a protected page: reading behind the last element ends the program.
+// Places x densely before a protected page: reading past the last element ends the program.
 inline Tensor before_the_end(const Tensor& x) {
   return between_pages(x, whole_pages(x.nbytes()), whole_pages(x.nbytes()) - x.nbytes());
 }
 
-// Places x densely behind a protected page, with the best possible alignment and NaN behind the last element. Every
+// Places x densely after a protected page, with the best possible alignment and NaN past the last element. Every
 // second call places x before a protected page instead, if it is 16-byte aligned there.
 inline Tensor alone(const Tensor& x) {
   static int64_t number = 0;

@@ -34,7 +34,7 @@ class ChattyBytes : public Tokenizer {
   SpecialTokens special_;
 };
 
-// Decodes like SentencePiece: a space belongs to the word behind it, and the first word of a text loses its space.
+// Decodes like SentencePiece: a space belongs to the word after it, and the first word of a text loses its space.
 class Spaced : public ChattyBytes {
  public:
   std::string decode(const std::vector<int32_t>& tokens) const override {

@@ -40,7 +40,7 @@ struct LolaRule {
   std::optional<double> scale = {};    // default K^-1/2
   std::optional<double> softcap = {};  // on the scores s
   // Single tokens are read with a window of this many pairs, which leave one at a time (the paper's decoding). nullopt:
-  // single tokens go by chunks too, as longer calls always do, and give what a long call gives.
+  // pairs leave by chunks for single tokens too, so single tokens give what one long call gives.
   std::optional<int64_t> token_window = {};
 };
 

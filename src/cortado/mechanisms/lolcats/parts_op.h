@@ -1,4 +1,4 @@
-// What lies between LoLCATs' softmax and its scan, as operators: features, blocks' sums, and the join of both parts.
+// Operators between LoLCATs' softmax and its scan: features, blocks' sums, and the join of both parts.
 #pragma once
 
 #include "cortado/mechanisms/lolcats/op.h"

@@ -1,4 +1,4 @@
-// What Latte-Macchiato has beside its two sums: one softmax over the window and the latents, and the sum of both parts.
+// Latte-Macchiato's work after its two sums: one softmax over window and latents, and the sum of both parts.
 // mix_gpu.h says what is computed.
 #include "cortado/mechanisms/macchiato/mix_gpu-inl.h"
 

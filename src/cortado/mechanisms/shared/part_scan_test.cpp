@@ -18,7 +18,7 @@ Tensor draw(at::IntArrayRef sizes, double scale = 1) {
 
 constexpr int64_t kTokens = 67;  // a piece has 64
 
-// So many numbers per token that pieces have the minimum length.
+// Numbers per token, so many that pieces have the minimum length.
 constexpr int64_t kHeads = 16, kKeys = 1024, kValues = 2;
 
 TEST(PartScan, ComposesWhatAGatedScanLeaves) {

@@ -23,7 +23,7 @@ inline constexpr int64_t kBlock = 64;
 // The number of floats of `parts` in the backward functions below.
 inline int64_t parts_size(int64_t rows, int64_t width) { return (rows + kBlock - 1) / kBlock * width; }
 
-// y = x / rms(x) ⊙ weight, for each of a row's `groups` equal parts by itself; scale [rows, groups] = 1 / rms. weight
+// y = x / rms(x) ⊙ weight, for each of a row's `groups` equal parts alone; scale [rows, groups] = 1 / rms. weight
 // [width].
 struct RmsNorm {
   int64_t rows, width, groups;

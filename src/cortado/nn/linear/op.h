@@ -7,8 +7,8 @@
 
 namespace cortado {
 
-// x Wᵀ + b: x [..., in], weight [out, in], bias [out] or none -> [..., out]. A float32 x may meet a weight in 16-bit
-// floating point.
+// x Wᵀ + b: x [..., in], weight [out, in], bias [out] or none -> [..., out]. A float32 x may have a 16-bit
+// floating-point weight.
 Tensor linear_map(const Tensor& x, const Tensor& weight, const OptionalTensor& bias);
 
 // Applies several maps to one x and returns the results in order; work on x that they share is done once.

@@ -38,9 +38,8 @@ using Lane = float;
 using Lane = int32_t;
 #endif
 
-// Shared by a call's tasks: the rounded rows, their scales, and for 4-bit matrices the sum of each half group. If a
-// step has four bytes, one factor must be unsigned: the 4-bit matrix, or with an 8-bit matrix the rows, made 128
-// higher.
+// Shared by a call's tasks: the rounded rows, their scales, and for 4-bit matrices the sum of each half group.
+// Four-byte steps multiply unsigned by signed: the 4-bit matrix is unsigned; with 8 bits the rows are, offset by 128.
 struct Rounded {
   Lane* values;   // [rows, groups · steps]
   float* scales;  // [rows, groups]

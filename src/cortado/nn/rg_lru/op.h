@@ -1,4 +1,4 @@
-// The RG-LRU's operators besides its scan: the gates, and the whole unit for one token.
+// The RG-LRU's operators except its scan: the gates, and the whole unit for one token.
 #pragma once
 
 #include "cortado/primitives/types.h"

@@ -1,4 +1,4 @@
-// The layers of a single token besides its scans; see linear_gpu.h and norm_gpu.h.
+// The layers of a single token, except its scans; see linear_gpu.h and norm_gpu.h.
 // Variants: | CORTADO_HALF
 #include "cortado/nn/token/linear_gpu-inl.h"
 #include "cortado/nn/token/norm_gpu-inl.h"

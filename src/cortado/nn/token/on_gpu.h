@@ -1,4 +1,4 @@
-// A single token's layers besides their scans, by GPU kernels: one launch per call on a few rows. Not differentiable.
+// A single token's layers, except their scans, by GPU kernels: one launch per call on a few rows. Not differentiable.
 // Each kernel has a function that says whether it takes its arguments; if not, the caller computes by ATen.
 #pragma once
 
@@ -29,7 +29,7 @@ Tensor gated_silu(const Tensor& x, const Map& gate, const Map& up);
 Tensor gated_silu_on_gpu(const Tensor& x, const Map& gate, const Map& up, cuda::Machine& machine);
 
 // Whether the kernel computes x / rms(x) ⊙ weight: x [..., D] and its weight both in bfloat16 or both in float16; each
-// of the `groups` parts of D, a multiple of 8, is normed by itself. Any number of rows.
+// of the `groups` parts of D, a multiple of 8, is normalised alone. Any number of rows.
 bool gpu_norms(const Tensor& x, const Tensor& weight, int64_t groups);
 
 // The norm y and its input `sum`: x, or with a `branch` x + branch.

@@ -1,6 +1,6 @@
 // Building blocks of GPU kernels: 16-bit tiles in shared memory, matrix products of a warp, asynchronous copies.
 // Compiled by NVRTC without any header. With CORTADO_EMULATE the same source is C++ for the host (emulate.h): a warp's
-// lanes run in turns, and only the arithmetic differs.
+// lanes run one by one, and only the arithmetic differs.
 #pragma once
 
 typedef unsigned int u32;

@@ -1,5 +1,5 @@
-// The runtime without a GPU: what it says where there is no driver; and, where tests/tools/test_cuda_runtime.py has put a
-// driver in that place that writes down what it is asked, how kernels are compiled, kept, loaded and launched.
+// The runtime without a GPU: what it reports without a driver; and, with the fake driver of
+// tests/tools/test_cuda_runtime.py, which logs its calls, how kernels are compiled, cached, loaded and launched.
 #include "cortado/primitives/cuda/runtime.h"
 
 #include <gtest/gtest.h>

@@ -49,7 +49,7 @@ gated::ScanCall call_of(const Arguments& in) {
 
 TensorTuple<2> scan_kernel(const Arguments& in) { return gated::forward(call_of(in)); }
 
-// Arguments of the gradient operator besides X's.
+// The gradient operator's arguments that the scan does not have.
 struct Given {
   const OptionalTensor &grad_o, &grad_state;
   bool need_gate;

@@ -1,4 +1,4 @@
-// The elementwise kernels besides the delta scan's walks; see kernel_gpu.h.
+// The delta scan's elementwise kernels, not its walks; see kernel_gpu.h.
 #pragma once
 
 #include "cortado/primitives/cuda/rows.h"

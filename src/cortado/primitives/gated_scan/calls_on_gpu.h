@@ -380,7 +380,7 @@ FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptio
   }
   const Tensor behind = in.final_grad.defined() ? in.final_grad.to(at::kFloat).contiguous() : in.final_grad;
   const bool want_initial = in.initial.defined();
-  // The two calls whose states meet are the transposed ones or, without gates per channel, those of the wanted side.
+  // <dS, S> takes the states of two calls: the transposed ones or, without gates per channel, the wanted side's.
   const bool meet_across = keys_side || (gate && calls.meets_across());
   const auto run_x = [&](Crossings* to) {
     return calls.run({.q = in.v,

@@ -381,7 +381,7 @@ class ChannelScan : Walk<kKeys, kReverse, kReads> {
   const float* next_gates_;  // of this thread's first row of the next chunk
 };
 
-// What the gates' gradient reads of a token: y dy - x dx of this thread's two channels, and which gates are cut.
+// The gates' gradient reads per token: y dy - x dx of this thread's two channels, and which gates are cut.
 struct ChannelOperands {
   const GpuChannelGradient& in;
   const u16 *y, *dy, *x, *dx;

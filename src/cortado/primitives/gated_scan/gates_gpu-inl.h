@@ -1,7 +1,7 @@
-// A chunk's gates: their sums from the chunk's start, as base-2 logs.
+// A chunk's gates: sums P_t from the chunk's start, as base-2 logs.
 //
-// P_t - P_s would be NaN for gates of -inf, and inexact after large gates. So a gate below kCut (what e^-60 leaves is
-// below any rounding) starts a new stretch: sums restart there, and nothing passes from one stretch to the next.
+// P_t - P_s would be NaN for gates of -inf, and inexact after large gates. So a gate below kCut (a factor of e^-60
+// vanishes in rounding) starts a new stretch: sums restart there, and nothing passes from one stretch to the next.
 #pragma once
 
 #include "cortado/primitives/cuda/device.h"

@@ -22,7 +22,7 @@ using cuda::GpuTimed;
 // state that each part begins with, and gated_scan walks through all parts concurrently.
 //
 // The gates' gradient: within a segment of kGpuSegment tokens that ends (in the scan's order) with token e
-//   dg_t = Y + sum of (q_u dq_u - k_u dk_u) over u from t to e,   Y = <dS, S> behind e.
+//   dg_t = Y + sum of (q_u dq_u - k_u dk_u) over u from t to e,   Y = <dS, S> after e.
 // The dq walk writes q_u dq_u to `dots` and S to `crossing_states`; the dk walk writes k_u dk_u and Y.
 // gated_scan_gate_gradient adds them up. Sums stay within a segment: over a whole row, 16-bit rounding errors would add
 // up.

@@ -243,7 +243,7 @@ TEST(GatedScanOnGpu, Packed) {
   check({.tokens = 700, .heads = 1, .state_heads = 1, .bounds = {0, 257, 700}});
 }
 
-// The same bits, where one of them is cut into parts of time.
+// Packed and separate sequences give the same bits, although one sequence is split over time.
 TEST(GatedScanOnGpu, PackedIsSeparate) {
   at::manual_seed(8);
   const std::vector<int64_t> bounds = {0, 70, 1200};

@@ -75,7 +75,7 @@ TensorTuple<2> scores_kernel(const Arguments& in) {
   return gated::forward(call);
 }
 
-// Arguments of the gradient operators besides X's.
+// The gradient operators' arguments that the scan does not have.
 struct Given {
   const OptionalTensor &grad_o, &grad_state;
   bool need_gate;

@@ -6,7 +6,7 @@
 
 namespace cortado::gated {
 
-// kStates: computes states only, no o. kDot: also multiplies o by `with`, and states meet at the segments' ends.
+// kStates: computes states only, no o. kDot: also computes o · `with`, and S or <dS, S> at the segments' ends.
 enum class Task { kRead, kDot, kStates };
 
 template <int kKeys, bool kReverse, Task kTask>

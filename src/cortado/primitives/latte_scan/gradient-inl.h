@@ -171,7 +171,7 @@ inline int64_t tile_size(const Job& job, int64_t i) {
 
 inline int64_t tiles(const Job& job) { return (job.length + kTokens - 1) / kTokens; }
 
-// Computes the sums `behind` tile i from those at its start, `before`.
+// Computes the sums after tile i, `behind`, from those `before` it.
 inline void pass_tile(const Job& job, int64_t i, const Sums& before, const Sums& behind) {
   run_tile<Want::kSums>(job, i * kTokens, tile_size(job, i), before, behind);
 }

@@ -1,4 +1,4 @@
-// The kernels besides Latte's walks: joining parts of time, and the derivative of the softmax over the latents.
+// Latte's kernels except its walks: joining parts of time, and the derivative of the softmax over the latents.
 #pragma once
 
 #include "cortado/primitives/cuda/rows.h"

@@ -23,7 +23,7 @@ struct GpuLatte {
   GpuTimed weights;     // w, for `logits`
   const float *normalizer, *maximum;  // [rows, parts, heads, L], before the first chunk of the walk, or null: 0, -inf.
                                       // In reverse D, and the reference of S and D
-  float *last_normalizer, *last_maximum;  // like these, behind the last chunk, or null: not wanted
+  float *last_normalizer, *last_maximum;  // like these, after the last chunk, or null: not wanted
   float* carries;  // [chunks, heads, 2, L]: N and M before each chunk; written by `weights`, read by reverse walks
   float* scratch;  // [blocks, kGpuScratch]: for chunks with steep logits
   int softmax;     // `read`: q has logits

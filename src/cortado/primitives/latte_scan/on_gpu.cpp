@@ -17,7 +17,7 @@ using gated::kGpuThreads;
 
 constexpr const char* kSource = "latte_scan/kernel";
 
-// What the walks carry from chunk to chunk: S, its sums and its maxima.
+// The walks carry S, its sums and its maxima from chunk to chunk.
 struct Carried {
   Tensor state, sums, maxima;
 };

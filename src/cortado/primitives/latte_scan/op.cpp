@@ -202,7 +202,7 @@ LatteOutputs forward_meta(const LatteArguments& in) {
           sizes.empty("NSL", options)};
 }
 
-// Arguments of the gradient operator besides X's.
+// The gradient operator's arguments that the scan does not have.
 struct Given {
   const OptionalTensor &grad_o, &grad_state;
   const Tensor& grad_normalizer;

@@ -55,7 +55,7 @@ TensorTuple<4> scores_meta(const ScoresArguments& in) {
           sizes.empty("NSL", floats)};
 }
 
-// Arguments of the gradient operator besides X's.
+// The gradient operator's arguments that the forward operator does not have.
 struct ScoresGiven {
   const OptionalTensor &grad_o, &grad_state;
   const Tensor& grad_normalizer;

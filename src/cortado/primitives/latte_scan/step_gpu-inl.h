@@ -91,8 +91,8 @@ class LatteStep {
     write_number(in_.o, in_.short_o, place, sum);
   }
 
-  // The softmax over the latents and, if it `mixes`, over the first state besides them: of this thread's logit and the
-  // first.
+  // Turns this thread's logit and, if it `mixes`, the logit `first` into their weights of a softmax over all latents
+  // and `first`.
   DEV void soften(float& logit, float& first, bool mixes) const {
     float largest = is_latent() ? logit : -infinity();
     UNROLL for (int d = 1; d < 32; d <<= 1) {

@@ -107,7 +107,7 @@ inline void read_state(const Job& job, const States& states, float* to) {
   fill(to + job.key_count * job.values, (job.keys - job.key_count) * job.values, 0);
 }
 
-// Of heads that share a state the first writes it.
+// The first of the heads that share a state writes it.
 inline void write_latents(const Job& job, const float* from, const States& to) {
   if (!to.data || job.head % to.repeat != 0) return;
   write_row(from, state_address(job, to, 1), 1, job.in.latents);
@@ -272,7 +272,7 @@ inline void look_ahead(const Job& job, int64_t start, std::initializer_list<cons
   for (const Timed* x : tall) job.fetcher->add(*x, at, job.column, job.columns);
 }
 
-// What a tile computes: outputs and the sums after it, only the sums, or of these only α and the maximum.
+// A tile computes outputs and the sums after it, only the sums, or of these only α and the maximum.
 enum class Want { kOutputs, kSums, kScales };
 
 // Computes n tokens from `start` on relative to their last maximum, or in halves if it rose too far; `behind` may be

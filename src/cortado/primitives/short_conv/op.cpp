@@ -188,7 +188,7 @@ TensorTuple<2> forward(const Arguments& in) {
                 otherwise("ATen", [&] { return forward_by_aten(in, bounds); }));
 }
 
-// Arguments of the gradient operator besides X's.
+// The gradient operator's arguments that the forward operator does not have.
 struct ConvGiven {
   const Tensor& grad_y;
   const OptionalTensor& grad_state;

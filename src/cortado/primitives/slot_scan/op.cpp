@@ -66,7 +66,7 @@ Tensor gradient_like(const Tensor& wide, const Tensor& y) {
   return y.dim() == 2 ? wide.sum(at::IntArrayRef{0, 2}).to(y.scalar_type()) : gradient_of(y, wide);
 }
 
-// Arguments of the gradient operator besides X's.
+// The gradient operator's arguments that the scan does not have.
 struct SlotGiven {
   const OptionalTensor &grad_o, &grad_state;
   bool need_decay;

@@ -1,4 +1,4 @@
-// The number per query that the gradients need besides the tiles, delta; see kernel_gpu.h.
+// Computes delta, the number per query that the gradients need; see kernel_gpu.h.
 #pragma once
 
 #include "cortado/primitives/cuda/rows.h"

@@ -137,7 +137,8 @@ Four forward_meta(const Arguments& in) {
           sizes.empty("BIH", sums)};
 }
 
-// Arguments of the gradient operator besides X's; o, row_max and denominator are the forward's results.
+// The gradient operator's arguments that the forward operator does not have; o, row_max and denominator are the
+// forward's results.
 struct Given {
   const Tensor& grad_o;
   const OptionalTensor &grad_lse, &grad_row_max;

@@ -10,7 +10,7 @@ Tensor lengths_of(const Tensor& bounds) { return bounds.slice(0, 1) - bounds.sli
 
 Tensor bounds_of(const Tensor& lengths) { return at::cat({at::zeros({1}, lengths.options()), lengths.cumsum(0)}); }
 
-// Interleaves each row's past with the row's tokens by a stable sort by row. Unused places of the past sort behind the
+// Interleaves each row's past with the row's tokens by a stable sort by row. Unused places of the past sort after the
 // last row; they are cut off, or kept as one more sequence.
 JoinedKeys join_packed(const PastKeys& past, const Tensor& k, const Tensor& v, const Tensor& cu_seqlens,
                        UnusedPlaces unused) {

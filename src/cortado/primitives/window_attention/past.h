@@ -21,7 +21,7 @@ struct JoinedKeys {
   OptionalTensor cu_seqlens_k;  // packed
 };
 
-// What happens to the unfilled places of a packed past. kDrop: they are removed, so the number of joined keys depends
+// How to treat the unfilled places of a packed past. kDrop: they are removed, so the number of joined keys depends
 // on the lengths' values, which are read. kKeepBehind: they become an extra sequence after the last one, so shapes
 // depend only on shapes, as tracing needs; cu_seqlens_k then has one entry more than cu_seqlens.
 enum class UnusedPlaces { kDrop, kKeepBehind };

@@ -288,7 +288,7 @@ TEST(WindowAttention, QueriesThatSeeNothing) {
   EXPECT_TRUE(own.gradients[0].slice(1, 0, 5).eq(0).all().item<bool>());
 }
 
-// What the backward is given: Σ exp(score - row_max), and 1 where there is nothing to be summed. Float64 is computed by
+// The backward gets Σ exp(score - row_max), and 1 where there is nothing to be summed. Float64 is computed by
 // tensors, float32 by the kernels for many queries and for few.
 TEST(WindowAttention, DenominatorsOfTheBackward) {
   using Operator =

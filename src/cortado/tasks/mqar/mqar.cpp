@@ -156,7 +156,8 @@ Example MqarExamples::draw(const MqarSegment& segment, Draws draws) const {
   return example;
 }
 
-// How far queries are from their pairs, and the slots in which the first and the last pair are asked for.
+// Measures the distances from queries to their pairs, the shares of distances up to 16, 32, ..., and the mean slot in
+// which the first and the last pair are asked for.
 Json MqarExamples::statistics(int64_t count) const {
   std::vector<int64_t> distances;
   double first = 0, last = 0;

@@ -98,7 +98,7 @@ TEST(Mqar, ScoresTheMeanOfTheExamplesAndOfEachNumberOfPairs) {
   EXPECT_DOUBLE_EQ(result["accuracy_4_pairs"].get<double>(), 0.25);
 }
 
-// Only queries 33 to 64 tokens behind their pair are answered correctly.
+// Only queries 33 to 64 tokens after their pair are answered correctly.
 TEST(Mqar, ScoresByTheDistanceOfThePair) {
   const auto task = mqar(R"({"vocabulary": 256, "length": 128, "pairs": 16})");
   const auto scores = task->scores(Split::kTest);

@@ -89,7 +89,7 @@ void BpeTokenizer::encode_segment(const Word& segment, Merger::Cache& cache, std
   });
 }
 
-// The tokens of the text behind `from`, where it begins or an added token ends.
+// Returns the tokens of the text after `from`, which is the text's start or an added token's end.
 std::vector<int32_t> BpeTokenizer::encode_from(std::string_view text, size_t from, Ends* ends) const {
   const size_t valid = utf8_valid_prefix(text);
   fail_input_if(valid < text.size(), "[tokenizer] the text is not UTF-8 at byte offset ", valid);

@@ -1,4 +1,4 @@
-// Keys and values behind those before them, by a kernel for GPUs.
+// Joins a ring of past keys and values with new ones, by a GPU kernel.
 #pragma once
 
 #include "cortado/primitives/cuda/machine.h"

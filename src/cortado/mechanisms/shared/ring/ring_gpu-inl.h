@@ -1,4 +1,4 @@
-// Keys and values behind those before them, on a GPU: ring_gpu.h says what.
+// Joins a ring of past keys and values with new ones, on a GPU; see ring_gpu.h.
 #pragma once
 
 #include "cortado/mechanisms/shared/ring/ring_gpu.h"

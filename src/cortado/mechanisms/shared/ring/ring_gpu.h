@@ -1,4 +1,4 @@
-// Keys and values behind those before them, on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC.
+// Joins a ring of past keys and values with new ones, on a GPU: sizes, strides and pointers. Read by C++ and by NVRTC.
 #pragma once
 
 #include "cortado/primitives/cuda/timed.h"

@@ -1,4 +1,4 @@
-// A ring of keys with a token more as a GPU joins them, on the host (cuda/emulate.h), against join_past.
+// The GPU kernel that joins a ring with a new token, on the host (cuda/emulate.h), against join_past.
 #define CORTADO_EMULATE
 #include <gtest/gtest.h>
 
