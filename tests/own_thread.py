@@ -1,4 +1,4 @@
-"""A test with an event loop of its own in a process whose first thread may have one: that of the page's browser."""
+"""Runs a test with an event loop in its own thread: the first thread may have the page's browser's loop."""
 
 import concurrent.futures
 import functools

@@ -15,15 +15,16 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LONGEST = 100_000  # bytes of a call's words and environment
+LONGEST = 100_000  # bytes of a call's arguments and variables
 
 
-# Ours read CORTADO_* later, torch reads where it is in a group when it joins one, and pytest names each test in PYTEST_CURRENT_TEST.
+# No library reads these while loading: ours read CORTADO_* later, and torch reads its rank on joining a group.
+# PYTEST_CURRENT_TEST differs in every test.
 NOT_WHILE_LOADING = re.compile("CORTADO_.*|PYTEST_.*|(LOCAL_)?RANK|WORLD_SIZE|MASTER_(ADDR|PORT)")
 
 
 def while_loading(environment):
-    """What libraries may read when they are loaded."""
+    """Returns the variables that libraries may read on loading."""
     return {name: value for name, value in environment.items() if not NOT_WHILE_LOADING.fullmatch(name)}
 
 
@@ -37,7 +38,7 @@ def how_to_build(path):
 
 
 class Process:
-    """A call that has begun: as subprocess.Popen with text streams."""
+    """A running call, like subprocess.Popen with text streams."""
 
     def __init__(self, words, replies, streams):
         self.args, self.replies, self.streams = words, replies, streams
@@ -61,14 +62,14 @@ class Process:
 
     def send_signal(self, number):
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended, and its parent has seen it first
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and its parent was first to notice
                 os.kill(self.pid, number)
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout=None):
-        """What was written to the standard output and to the standard error, when it has ended."""
+        """Waits for the end; returns the standard output and the standard error."""
         self.wait(timeout)
         _, *written = self.streams
         for stream in written:
@@ -80,8 +81,8 @@ class Process:
 
 
 class Preloaded:
-    """Calls of a program, `bin/cortado` of a build folder; `ranks`: as one of several processes, `python -m cortado`. All of
-    them have these variables."""
+    """Calls a program, `bin/cortado` of a build folder, with these variables. `ranks`: as one of several processes,
+    `python -m cortado`."""
 
     def __init__(self, program, ranks=False, **variables):
         self.program, self.variables = pathlib.Path(program), variables
@@ -93,7 +94,7 @@ class Preloaded:
         flags = [] if ranks else ["-E", "-S"]
         command = [sys.executable, *flags, __file__, "ranks" if ranks else library, str(theirs.fileno())]
         self.environment = while_loading(os.environ | variables)
-        environment = {"GOMP_SPINCOUNT": "1000", **os.environ, **variables}  # as program.cpp has it
+        environment = {"GOMP_SPINCOUNT": "1000", **os.environ, **variables}  # as in program.cpp
         self.process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
         theirs.close()
 
@@ -105,7 +106,7 @@ class Preloaded:
         self.process.wait(60)
 
     def run(self, *words, timeout=300, cwd=None, env=None, **options):
-        """As subprocess.run, with text streams that are kept; takes `input`. Starts the program where a fork would not do."""
+        """Like subprocess.run with captured text streams and `input`. Starts the program where a fork is not enough."""
         words = [str(word) for word in words]
         fits = set(options) <= {"input"} and words[:1] != ["doctor"]  # which says where the program is
         process = self.start(words, cwd, env, options.get("input", "")) if fits else None
@@ -123,7 +124,7 @@ class Preloaded:
         return subprocess.CompletedProcess([str(self.program), *words], process.returncode, out, errors)
 
     def start(self, words, cwd=None, env=None, given=""):
-        """A Process, or None where a fork would not do."""
+        """Returns a Process, or None where a fork is not enough."""
         env = os.environ | self.variables if env is None else env
         told = {"CORTADO_PROGRAM": self.program, **env}  # a sweep starts it again
         call = json.dumps({"words": words, "folder": cwd or pathlib.Path.cwd(), "environment": told}, default=str).encode()
@@ -138,11 +139,11 @@ class Preloaded:
         return Process(words, replies, streams)
 
 
-# --- The process that has loaded them. ---
+# --- The process that loads the libraries. ---
 
 
 def of_library(path):
-    """What the program does, called by words."""
+    """Returns the program as a function."""
     main = ctypes.CDLL(path).cortado_main
 
     def call(words):
@@ -155,7 +156,7 @@ def of_library(path):
 
 
 def of_ranks():
-    """What `python -m cortado` does as one of several processes."""
+    """Returns `python -m cortado`, as one of several processes, as a function."""
     import torch.distributed  # noqa: F401  it takes seconds
 
     import cortado
@@ -166,7 +167,7 @@ def of_ranks():
 
 
 def become(main, call, streams):
-    """The program, in a child; does not return."""
+    """Runs the program in a child; does not return."""
     for stream, descriptor in enumerate(streams):
         os.dup2(descriptor, stream)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -179,7 +180,7 @@ def become(main, call, streams):
 
 
 def serve(main, there):
-    """Forks for each call, and tells its number and, when it has ended, its exit code."""
+    """Forks for each call, and sends back the child's number and, at its end, its exit code."""
     events, running = select.poll(), {}
     events.register(there, select.POLLIN)
     while True:
@@ -189,7 +190,7 @@ def serve(main, there):
                 events.unregister(ready)
                 os.close(ready)
                 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-                with replies, contextlib.suppress(BrokenPipeError):  # who called may wait no more
+                with replies, contextlib.suppress(BrokenPipeError):  # the caller may be gone
                     replies.send(str(code).encode())
                 continue
             call, streams, _, _ = socket.recv_fds(there, LONGEST, 4)

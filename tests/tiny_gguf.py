@@ -1,4 +1,4 @@
-"""A GGUF file of a tiny Llama over bytes, as llama.cpp's converter writes them."""
+"""Writes a GGUF file of a tiny Llama over bytes, as llama.cpp's converter does."""
 
 import gguf
 import numpy as np
@@ -7,7 +7,7 @@ DIM, HEADS, HIDDEN, LAYERS = 32, 2, 64, 2
 
 
 def letters():
-    """GPT-2's letter of each byte."""
+    """Returns GPT-2's letter for each byte."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
     names = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
@@ -15,7 +15,7 @@ def letters():
 
 
 def write_tiny_gguf(path, seed=0, chat_template=None, sampling=None):
-    """`sampling`: {"temp": 0.3, ...} of general.sampling. Gives the path."""
+    """Writes the file; returns its path. `sampling`: {"temp": 0.3, ...} of general.sampling."""
     writer = gguf.GGUFWriter(path, "llama")
     for put, value in (
         (writer.add_block_count, LAYERS), (writer.add_context_length, 128), (writer.add_embedding_length, DIM),

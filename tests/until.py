@@ -1,10 +1,10 @@
-"""Waiting for what another process does."""
+"""Waits for other processes."""
 
 import time
 
 
 def wait_until(what, process=None, seconds=300):
-    """Until `what()` holds. Fails at once if `process`, which is to bring it about, has ended."""
+    """Waits until `what()` holds. Fails at once if `process`, which should cause it, has ended."""
     end = time.monotonic() + seconds
     while not what():
         assert process is None or process.poll() is None, process.communicate()

@@ -22,7 +22,7 @@ CONFIG = {
 }
 
 
-# MKL's products depend on where their matrices lie in memory unless it is told not to: two runs must be equal.
+# MKL's products depend on their matrices' alignment unless this is set, and two runs must be equal.
 SAME_PRODUCTS = {"MKL_CBWR": "COMPATIBLE"}
 
 
@@ -34,7 +34,7 @@ def same_products(monkeypatch):
 
 @pytest.fixture(scope="session")
 def cortado(program):
-    """As that of the other tests, but with these variables: another environment would need a new start each time."""
+    """The other tests' program, loaded with these variables: calls with another environment cannot fork from it."""
     with preloaded.Preloaded(program, **SAME_PRODUCTS) as it:
         yield it.run
 
@@ -77,7 +77,7 @@ def trained_softmax(once, train_run, text):
 
 @pytest.fixture(scope="session")
 def at_a_terminal(program):
-    """at_a_terminal("mechanisms", columns=100): what the program prints where its standard output is a terminal."""
+    """at_a_terminal("mechanisms", columns=100) returns what the program prints to a terminal."""
 
     def run(*arguments, columns=80):
         ours, theirs = pty.openpty()

@@ -10,7 +10,7 @@ TRAINING = {"batch": 4, "context": 32, "steps": 4, "warmup": 1, "evaluate_every"
 
 @pytest.fixture(scope="module", name="runs")
 def fixture_runs(train_run, tmp_path_factory, text, mechanisms):
-    """A run of each of these mixers that there are."""
+    """Makes a run of each of these mixers that were not deleted."""
     folder = tmp_path_factory.mktemp("runs")
     mixers = {
         "macchiato": {"mixer": "macchiato", "latents": 8, "window": 5},
@@ -22,7 +22,7 @@ def fixture_runs(train_run, tmp_path_factory, text, mechanisms):
 
 @pytest.fixture(name="analyze")
 def fixture_analyze(cortado, tmp_path):
-    """analyze(words) -> what it found, after a look at its table, its JSON and its pictures."""
+    """analyze(words) checks the table, the JSON and the pictures, and returns the findings."""
 
     def run(*words):
         out = tmp_path / words[0]

@@ -49,7 +49,7 @@ def test_every_operator_is_measured(cortado, mechanisms):
 def test_work_is_counted_as_documented(cortado):
     result = bench(cortado, "ops", "--op", "gated_scan/head", "--tokens", "32", "--heads", 2, "--size", 8, "--rounds", 1)
     rows = {row["pass"]: row for row in result["rows"]}
-    forward = 32 * 2 * 4 * 8 * 8  # 4 K V a token and head
+    forward = 32 * 2 * 4 * 8 * 8  # 4 K V per token and head
     for name, flops, floats in [
         ("forward", forward, 32 * 2 * (4 * 8 + 1)),
         ("forward+backward", 3.5 * forward, 32 * 2 * (3 * (3 * 8 + 1) + 2 * 8)),

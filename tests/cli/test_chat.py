@@ -41,7 +41,7 @@ def write_tokenizer(folder, size, stops, prefix=()):
 
 @pytest.fixture(scope="module", name="talker")
 def fixture_talker(trained, tmp_path_factory):
-    """A run whose model never ends an answer by itself."""
+    """A run whose model never ends an answer."""
     folder = tmp_path_factory.mktemp("talker") / "run"
     shutil.copytree(trained, folder)
     size = json.loads((folder / "tokenizer" / "tokenizer.json").read_text())["vocabulary"]
@@ -50,7 +50,7 @@ def fixture_talker(trained, tmp_path_factory):
 
 
 def figures(stderr):
-    """(tokens read, tokens written, depth) of the summary."""
+    """Returns the summary's (tokens read, tokens written, depth)."""
     words = {line.split()[0]: line.split() for line in stderr.splitlines() if line.strip()}
     after = words["state"]
     number = int(after[after.index("after") + 1].replace(",", ""))
@@ -70,7 +70,7 @@ def test_lines_are_one_conversation(cortado, talker, tmp_path):
     state = tmp_path / "chat.state"
     done = cortado("generate", talker, "--chat", "--n-tokens", 5, "--save-state", state, *OPTIONS, input="HI\n\nHO\n")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") >= 2  # an answer each; the empty line asked nothing
+    assert done.stdout.count("\n") >= 2  # one answer per line; the empty line asks nothing
     read, written, depth = figures(done.stderr)
     assert written == 10 and depth == read + 10
     more = cortado("generate", talker, "--chat", "--n-tokens", 5, "--load-state", state, *OPTIONS, input="HI\n")
@@ -99,7 +99,7 @@ def test_end_of_turn_ends_the_answer(cortado, talker, tmp_path):
 
 
 def read_until_quiet(process, seconds=2):
-    """An answer that goes on writes all the time."""
+    """Reads until nothing more comes: a running answer prints all the time."""
     while select.select([process.stdout], [], [], seconds)[0] and process.stdout.read(65536):
         pass
 

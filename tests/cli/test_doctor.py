@@ -1,4 +1,4 @@
-"""cortado doctor: what it finds, and what it says of what is not well."""
+"""cortado doctor: what it finds, and how it reports problems."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def test_every_operator_is_tried(report):
 
 
 def test_kernels_for_gpus_are_listed(cortado, tmp_path):
-    """Without a GPU as well: what there is, and what was compiled before."""
+    """Also without a GPU: lists the devices and the compiled kernels."""
     (tmp_path / "gated_scan-kernel-0123456789abcdef.cubin").write_bytes(b"")
     (tmp_path / "gated_scan-kernel_channels-0123456789abcdef.cubin").write_bytes(b"")
     done = cortado("doctor", "--json", env={**os.environ, "CORTADO_CUDA_CACHE": str(tmp_path)})

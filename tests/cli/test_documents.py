@@ -12,7 +12,7 @@ FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
 INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.M)
 
 
-# What in a command needs a mechanism that may have been deleted.
+# Words of commands that need a mechanism, which may be deleted.
 NEEDS = {
     "lolcats": r"linearize (?!.*--method macchiato)|--memory (lolcats|lola)|--op lolcats",
     "lola": r"--memory lola|--cache|--chunk",
@@ -43,7 +43,7 @@ def documents(root):
 
 
 def given(words, folder):
-    """A command as the program gets it. Numbers stand in for names like N and SEED."""
+    """Returns a command as the program gets it. Numbers replace names like N and SEED."""
     words = ["1" if re.fullmatch(r"[A-Z]", word) else re.sub(r"=[A-Z]$", "=1", word) for word in words]
     words = ["float32" if word == "TYPE" else word for word in words]
     for word in words:
@@ -54,7 +54,7 @@ def given(words, folder):
 
 
 def complaint(cortado, words, folder):
-    """What the program says against a command, "" where it takes it."""
+    """Returns the program's objection to a command, or ""."""
     done = cortado(*given(words, folder), cwd=folder, env={**os.environ, "CORTADO_PARSE_ONLY": "1"})
     return done.stderr.strip() or "?" if done.returncode else ""
 

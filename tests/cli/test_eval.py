@@ -10,7 +10,7 @@ from test_chat import write_tokenizer
 
 @pytest.fixture(name="evaluate")
 def fixture_evaluate(cortado, trained):
-    """Evaluates the trained model: the list that --json prints."""
+    """Evaluates the trained model; returns the list that --json prints."""
 
     def run(*arguments):
         done = cortado("eval", trained, "--json", "--threads", 1, *arguments)
@@ -33,7 +33,7 @@ def test_every_token_but_the_first_is_scored(evaluate, short):
     for line in lines:
         assert line["tokens"] == 999
         assert line["perplexity"] == pytest.approx(math.exp(line["loss"]))
-        # One byte a character in this text.
+        # This text has one byte per character.
         assert line["bits_per_byte"] == pytest.approx(line["loss"] / math.log(2))
         assert line["bits_per_character"] == pytest.approx(line["bits_per_byte"])
         assert 0 <= line["accuracy"] <= 1
@@ -66,7 +66,7 @@ def test_several_texts_behind_one_option(evaluate, cortado, trained, short, tmp_
 
 @pytest.fixture(name="marked")
 def fixture_marked(trained, tmp_path):
-    """The trained model, whose tokenizer says that a text begins with its first token."""
+    """The trained model with a tokenizer that begins texts with its first token."""
     run = tmp_path / "marked"
     shutil.copytree(trained, run)
     size = json.loads((run / "tokenizer" / "tokenizer.json").read_text())["vocabulary"]
@@ -93,7 +93,7 @@ def test_a_text_begins_as_the_model_expects_in_eval_and_generate(cortado, marked
 
 def test_bits_per_byte_counts_bytes_not_characters(cortado, train_run, tmp_path):
     text = tmp_path / "text.txt"
-    text.write_text("\u00e4\u00f6" * 2000)  # two bytes a character
+    text.write_text("\u00e4\u00f6" * 2000)  # two bytes per character
     run = train_run(tmp_path / "model", text)
     line = json.loads(cortado("eval", run, "--text", text, "--json").stdout)[0]
     assert line["bits_per_byte"] == pytest.approx(line["loss"] / math.log(2) / 2)

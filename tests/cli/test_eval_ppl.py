@@ -26,11 +26,11 @@ def test_every_length_predicts_the_same_tokens(measure):
     for line in lines:
         assert line["tokens"] == 1000
         assert line["perplexity"] == pytest.approx(math.exp(line["loss"]))
-        assert line["bits_per_byte"] == pytest.approx(line["loss"] / math.log(2))  # a byte a character in this text
+        assert line["bits_per_byte"] == pytest.approx(line["loss"] / math.log(2))  # one byte per character here
 
 
 def test_agrees_with_sliding_windows(cortado, trained, text, tmp_path):
-    """Windows of `cortado eval` at stride L / 2 score the same tokens, but for their one token more of context."""
+    """Windows of `cortado eval` at stride L / 2 score the same tokens, with one more token of context."""
     part = tmp_path / "part.txt"
     part.write_text(text.read_text()[: 256 + 1024])
     ours = json.loads(cortado("eval", "ppl", trained, "--data", part, "--lengths", 512, "--tokens", 1024, "--json").stdout)

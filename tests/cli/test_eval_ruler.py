@@ -15,7 +15,7 @@ TRAINING = {"batch": 4, "context": 32, "steps": 20, "warmup": 2, "evaluate_every
 
 @pytest.fixture(scope="module", name="model")
 def fixture_model(train_run, tmp_path_factory, text):
-    """A token is a byte, so that a prompt's tokens can be counted here."""
+    """Makes each byte a token, so that a prompt's tokens can be counted here."""
     return train_run(tmp_path_factory.mktemp("bytes"), text, training=TRAINING)
 
 
@@ -30,7 +30,7 @@ def fixture_ask(cortado, model):
 
 
 def records(path):
-    """(settings, results) of a file of results."""
+    """Returns (settings, results) of a results file."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return {line["setting"]: line["value"] for line in lines if "setting" in line}, [line for line in lines if "setting" not in line]
 
@@ -76,7 +76,7 @@ def test_caches_may_have_fewer_bits(cortado, train_run, text, tmp_path):
 
 
 def answers(path):
-    """By index: questions are asked in an order in which batches begin alike."""
+    """Sorts by index, because questions are asked in an order in which batches share prefixes."""
     results = [{key: value for key, value in result.items() if key != "seconds"} for result in records(path)[1]]
     return sorted(results, key=lambda result: (result["task"], result["length"], result["index"]))
 
@@ -210,7 +210,7 @@ def test_learned_positions_that_end(refused, train_run, text, tmp_path):
 
 
 def squad(path):
-    """Two questions on two articles, in SQuAD 2.0's format."""
+    """Writes two questions on two articles in SQuAD 2.0's format."""
     asked = {"question": "Who barks?", "id": "1", "is_impossible": False, "answers": [{"text": "A dog", "answer_start": 0}]}
     never = {"question": "Why?", "id": "2", "is_impossible": True, "answers": []}
     first = {"title": "Dogs", "paragraphs": [{"context": "A dog barks.", "qas": [asked, never]}]}

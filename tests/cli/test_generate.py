@@ -25,7 +25,7 @@ def fixture_generate(cortado, trained):
 
 def test_writes_as_many_characters_as_asked(generate):
     done = generate("--prompt", "ROMEO:", "--n-tokens", 50)
-    assert len(done.stdout) == 50  # no newline is added where nobody sits at a terminal
+    assert len(done.stdout) == 50  # a newline is only added at a terminal
     assert "prompt   6 tokens" in done.stderr
     assert "decode   50 tokens" in done.stderr
     assert "after 56 tokens" in done.stderr
@@ -78,7 +78,7 @@ def test_cache_beside_the_state_has_the_models_key_heads(cortado, train_run, tmp
         return json.loads(done.stdout)
 
     whole = read()
-    # 2 layers, a key and a value, 1 head of 12, 256 tokens.
+    # 2 layers, one key and one value, 1 head of 12, 256 tokens.
     assert (whole["kv_cache_bytes"], whole["kv_cache_dtype"]) == (2 * 2 * 12 * 256 * 4, "float32")
     assert 0 < whole["state_bytes"] - whole["kv_cache_bytes"] < 100  # positions
     half = read("--kv-type", "bfloat16")
@@ -198,7 +198,7 @@ def test_parts_make_up_the_whole_and_a_terminal_gets_a_newline(generate, at_a_te
         (["--prompt", "a", "--stop", ""], "stop"),
         (["--prompt", "a", "--prompt-file", "b"], "prompt"),
         (["--prompt-file", "/nowhere/file"], "/nowhere/file"),
-        (["--prompt", "\u2603"], "\u2603"),  # a character that the tokenizer has not seen
+        (["--prompt", "\u2603"], "\u2603"),  # a character that the tokenizer does not have
         (["--load-state", "/nowhere/state"], "/nowhere/state"),
         (["--prompt-tokens", "1,a"], "prompt-tokens"),
         (["--prompt-tokens", "1,-2"], "prompt-tokens"),

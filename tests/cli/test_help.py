@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-# What a command does, as one would tell somebody to do it.
+# A command's description begins with a verb in the imperative.
 VERBS = {"Compare", "Continue", "Convert", "Draw", "Hide", "List", "Look", "Measure", "Print", "Read", "Serve", "Train", "Turn", "Write"}
 COMMANDS = [
     [], ["prepare"], ["train"], ["eval"], ["eval", "niah"], ["eval", "ruler"], ["eval", "ppl"], ["generate"], ["compare"], ["describe"],
@@ -17,7 +17,7 @@ COMMANDS = [
 
 @pytest.fixture(name="helps", scope="module")
 def fixture_helps(cortado):
-    """Every command's --help, by its words."""
+    """Returns {words of a command: its --help}."""
     return {" ".join(words): cortado(*words, "--help").stdout for words in COMMANDS}
 
 

@@ -1,4 +1,4 @@
-"""Commands that open a model take a GGUF file and a Hugging Face folder where a run may stand."""
+"""Commands that open a model take a GGUF file or a Hugging Face folder instead of a run."""
 
 import json
 import os

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.mechanism("lolcats")  # what a conversion is to unless something else is said
+pytestmark = pytest.mark.mechanism("lolcats")  # the default target of a conversion
 SMALL = {"tokens": 640, "window": 4, "context": 32, "accumulate": 1, "batch": 2, "evaluate-every": 4, "evaluation-chunks": 2}
 
 
@@ -88,7 +88,7 @@ def test_what_makes_no_sense_is_refused(linearize, tmp_path, flags, changes, mes
 
 @pytest.mark.mechanism("macchiato")
 def test_maps_get_a_cache(cortado, text, softmax, tmp_path):
-    """What was learned without one, by --from; and what it keeps is another number by flag."""
+    """--from takes a file that was learned without a cache, and a flag changes the cache's size."""
     small = ("--data", text, "--context", 32, "--batch", 1, "--accumulate", 1, "--threads", 1)
     method = ("--method", "macchiato", "--window", 4, "--latents", 8, "--tokens", 64, "--evaluation-chunks", 1)
     assert cortado("linearize", softmax, *small, *method, "--out", tmp_path / "plain").returncode == 0

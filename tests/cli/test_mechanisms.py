@@ -1,4 +1,4 @@
-"""cortado mechanisms: what it says of every mixer."""
+"""cortado mechanisms: what it prints about every mixer."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_tables_have_a_row_a_mixer(cortado, listed):
 
 
 def test_the_readme_has_the_table(cortado, root):
-    """As it is printed; rows of deleted mechanisms may stay."""
+    """The document has the table as printed; rows of deleted mechanisms may stay."""
 
     def rows(text):
         return [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| ")]

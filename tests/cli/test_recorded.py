@@ -1,4 +1,5 @@
-"""Runs, states and losses that an earlier version recorded (scripts/record_runs.py): read, gone on from, and repeated."""
+"""Runs, states and losses that an earlier version recorded (scripts/record_runs.py): they are read, continued, and
+repeated."""
 
 import json
 import pathlib

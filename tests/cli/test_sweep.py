@@ -1,4 +1,4 @@
-"""cortado sweep: many runs from one file, ended and gone on with in every way."""
+"""cortado sweep: many runs from one file, stopped and continued in every way."""
 
 import json
 import os
@@ -54,11 +54,11 @@ def test_a_table_and_pictures_come_out(cortado, sweep, tmp_path):
     assert "Every run" in (out / "table.md").read_text()
     assert (out / "state_bytes.svg").read_text().startswith("<svg")
     assert len((out / "runs.csv").read_text().splitlines()) == 5
-    # Once more: nothing is done again.
+    # A second call repeats nothing.
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
     assert cortado("sweep", sweep, "--out", out).returncode == 0
     assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
-    # The lines alone are enough, for the pictures and the curves, too.
+    # The lines are enough for the pictures and curves, too.
     lines, made = results(out), {name: (out / name).read_bytes() for name in ("table.md", "table.json", "state_bytes.svg", "curves.svg")}
     assert all(run["curve"]["step"] == [3, 6] and len(run["curve"]["accuracy"]) == 2 for run in lines)
     shutil.rmtree(out / "runs")
@@ -278,7 +278,7 @@ def test_every_experiment_loads(cortado, root, scale):
     for path in sorted((root / "experiments").glob("*/*.json")):
         experiment = json.loads(path.read_text())
         if scale in experiment["scales"]:
-            # What a user has to name: any name will do here.
+            # Names that a user must choose; any will do here.
             unnamed = [key for key, value in experiment.get("variables", {}).items() if value is None]
             words = [word for key in unnamed for word in ("--set", f"{key}=something")]
             done = cortado("sweep", path, "--scale", scale, "--list", *words)

@@ -78,7 +78,7 @@ def test_a_run_learns_a_task_and_goes_on(cortado, refused, tmp_path):
     assert cortado("train", "--resume", "--out", tmp_path / "run", "--threads", 1).returncode == 0
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == 6 and 0 <= last["accuracy"] <= 1
-    # On the test's examples: what the last line has (they validate, too), by number of pairs; and on others.
+    # On the test examples (which also validate) it equals the last line, by number of pairs; then on others.
     words = ["eval", "task", tmp_path / "run", "--checkpoint", "last"]
     found = json.loads(cortado(*words, "--json").stdout)
     assert found["examples"] == 20 and found["accuracy"] == found["accuracy_2_pairs"] == pytest.approx(last["accuracy"])
@@ -87,6 +87,6 @@ def test_a_run_learns_a_task_and_goes_on(cortado, refused, tmp_path):
     assert longer.returncode == 0 and "accuracy_4_pairs" in longer.stdout, longer.stderr
     assert "4096" in refused(*words, "--set", "vocabulary=4096")
     assert "--split" in refused(*words, "--split", "tset")
-    # It reads no text, and says so.
+    # A task's run refuses to read a text.
     generated = cortado("generate", tmp_path / "run", "--prompt", "x")
     assert generated.returncode == 2 and len(generated.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""`cortado train` and `cortado compare` as a user meets them: exit codes, messages, and that nothing is lost."""
+"""`cortado train` and `cortado compare` from outside: exit codes, messages, and that nothing is lost."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def arguments(work, *more, out="run"):
 
 
 def tensors(path):
-    """Name -> bytes of a safetensors file, without its metadata (which has the time spent)."""
+    """Returns {name: bytes} of a safetensors file, without its metadata, which has the time spent."""
     raw = path.read_bytes()
     header_size = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + header_size])
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written(refused, work):
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(cortado, refused, work):
-    """A file size limit stands for the disk: the kernel refuses the write in the same way."""
+    """A file size limit imitates a full disk: the kernel refuses the write in the same way."""
     assert cortado(*arguments(work, "--stop-at", 2)).returncode == 0
     run = work / "run"
     before = tensors(run / "trainer.safetensors")
@@ -245,7 +245,7 @@ def test_compare_survives_interruption(cortado, refused, work):
     assert rows["softmax"]["state_bytes"][0] < rows["softmax"]["state_bytes"][1]
     assert "| latte |" in re.sub(" +", " ", (work / "compare" / "table.md").read_text())
     assert pathlib.Path(work / "compare" / "runs" / "latte" / "config.json").exists()
-    # Another comparison's folder is left as it is.
+    # Another comparison's folder stays unchanged.
     assert "another sweep" in refused(*command, "--mixers", "softmax", "--set", "training.learning_rate=0.5")
 
 
@@ -269,7 +269,7 @@ def test_a_classifier_is_described_and_nothing_takes_it_for_a_language_model(cor
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_goes_on_in_the_type_it_began_with(cortado, work, dtype):
-    """Also with the same config once more, which leaves to the machine which type is faster."""
+    """A resumed run keeps its type, even if its config lets the machine choose the faster one."""
     config = json.loads((work / "config.json").read_text())
     config["training"].pop("dtype", None)
     (work / "open.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""How long threads spin while they wait: said before libgomp reads it."""
+"""How long waiting threads spin is set before libgomp reads it."""
 
 import os
 
@@ -11,7 +11,7 @@ import pytest
 )
 def test_threads_spin_shortly_unless_somebody_says_otherwise(cortado, said, spins):
     environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    # libgomp says what it has understood when it is loaded.
+    # libgomp prints its settings when it is loaded.
     done = cortado("--version", env=environment | said | {"OMP_DISPLAY_ENV": "verbose"})
     assert done.returncode == 0
     assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr

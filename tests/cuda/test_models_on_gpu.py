@@ -1,4 +1,4 @@
-"""Whole models on a GPU: a token recorded as a graph, and what a bad token says where nothing is recorded."""
+"""Whole models on a GPU: a token recorded as a graph, and the error for a bad token without a graph."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_a_token_is_captured_in_a_graph(settings, dtype):
     _, start = model(text, model.state(3))
     token = torch.randint(50, (3, 1), device="cuda")
     state = [{name: x.clone() for name, x in part.items()} for part in start]
-    model(token, state)  # what is made at first use
+    model(token, state)  # warms up
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         logits, after = model(token, state)
@@ -45,7 +45,7 @@ def test_a_token_is_captured_in_a_graph(settings, dtype):
 
 @torch.no_grad()
 @pytest.mark.parametrize("settings", [*MIXERS, {"mixer": "softmax"}], ids=lambda settings: "-".join(map(str, settings.values())))
-@pytest.mark.parametrize("read", [3, 40])  # a window that is filled on the way, and one that is full
+@pytest.mark.parametrize("read", [3, 40])  # a window that fills up, and a full one
 def test_generated_tokens_are_those_of_calls(settings, read):
     model = model_of(settings, torch.bfloat16)
     text = torch.randint(50, (3, read), device="cuda")
@@ -58,10 +58,10 @@ def test_generated_tokens_are_those_of_calls(settings, read):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("rows", [1, 3, 16, 20])  # of one token: a kernel for few rows, up to sixteen
+@pytest.mark.parametrize("rows", [1, 3, 16, 20])  # rows of one token: a kernel takes up to sixteen
 @pytest.mark.parametrize("settings", MIXERS, ids=lambda settings: "-".join(map(str, settings.values())))
 def test_tokens_are_those_of_the_cpu(settings, rows):
-    """In float32, there from whole sequences: what a token's few kernels make of a state, and leave of it."""
+    """Single tokens on the GPU, which few kernels compute, agree with whole sequences in float32 on the CPU."""
     model = model_of(settings, torch.bfloat16)
     right = type(model)(model.config).eval()
     right.load_state_dict({name: x.float().cpu() for name, x in model.state_dict().items()})
@@ -76,7 +76,7 @@ def test_tokens_are_those_of_the_cpu(settings, rows):
 
 @pytest.mark.parametrize("settings", MIXERS, ids=lambda settings: "-".join(map(str, settings.values())))
 def test_a_training_step_is_that_of_the_cpu(settings):
-    """Under autocast, where the loss and the norms are kernels, against float32."""
+    """Compares autocast, whose loss and norms are kernels, with float32."""
     model = model_of(settings, torch.float32, vocabulary=56)
     right = type(model)(model.config)
     right.load_state_dict({name: x.cpu() for name, x in model.state_dict().items()})

@@ -25,7 +25,7 @@ class Case:
     read: str = "key"
     reverse: bool = False
     state: bool = True
-    gates: float = 0.1  # how much they take: log of a uniform number, times this
+    gates: float = 0.1  # log gates are the log of a uniform number, times this
     cuts: bool = False
     bounds: tuple = ()
 
@@ -63,7 +63,7 @@ CASES += [dataclasses.replace(case, name=f"float32, {case.name}", dtype=torch.fl
 
 
 def run(case, inputs, gradients, device, dtype=None):
-    """o, the last state, and the gradients of all that is given, by name."""
+    """Returns o, the last state, and the gradients of all given inputs, by name."""
     move = lambda x: x.to(device=device, dtype=dtype) if dtype else x.to(device)
     leaves = {name: move(x).requires_grad_() if x is not None else None for name, x in inputs.items()}
     bounds = torch.tensor(case.bounds, device=device) if case.bounds else None
@@ -90,7 +90,7 @@ def test_gated_scan_is_float64s(case):
     right = run(case, inputs, gradients, "cpu", torch.float64)
     found, again = run(case, inputs, gradients, "cuda"), run(case, inputs, gradients, "cuda")
     for name, x in right.items():
-        # A gate's gradient is what is left of sums of products that are rounded each, many of which it does not depend on.
+        # A gate's gradient is a small difference of large sums of rounded products.
         most = (0.2 if case.gates > 1 else 4e-2) if name == "g" else 1.2e-2 if case.delta else 6e-3
         if case.dtype == torch.float32:
             most = 1e-4 if name in ("g", "beta") else 1e-5
@@ -99,7 +99,7 @@ def test_gated_scan_is_float64s(case):
 
 
 def same_as_float64(scan, given, close, dtype):
-    """What a function of tensors gives, and all gradients, on the GPU in `dtype` as in float64 on the CPU."""
+    """Checks a function's results and gradients on the GPU in `dtype` against float64 on the CPU."""
 
     def results(device, to):
         leaves = {name: x.to(device=device, dtype=to).requires_grad_() for name, x in given.items()}
@@ -367,7 +367,7 @@ def test_two_passes_over_slots_are_float64s(name, state):
 
 
 def of_many_rows():
-    """What takes a batch's rows along the grid's y or z: (the operator, widths of its inputs, of which type they are)."""
+    """Returns operators whose grids have a batch's rows as y or z: (operator, widths of its inputs, their type)."""
     window = lambda q, k, v: OPS.window_attention(q, k, v, window=2)
     macchiato = lambda *inputs: OPS.macchiato(*inputs, window=2)
     delta = lambda q, k, v, beta: OPS.delta_scan(q, k, v, beta[..., 0].float().sigmoid().to(q.device))

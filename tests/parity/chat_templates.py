@@ -1,6 +1,6 @@
 """Chat templates in Jinja's language, for tests."""
 
-# As the models' own files have them (SmolLM2, Llama 2 shortened, Mistral 0.2, Llama 3, Gemma).
+# From the models' own files (SmolLM2, Llama 2 shortened, Mistral 0.2, Llama 3, Gemma).
 TEMPLATES = {
     "chatml": "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
     "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
@@ -32,7 +32,7 @@ TEMPLATES = {
 }
 
 CHATML = TEMPLATES["chatml"]
-# What a template's marks do not tell: changes of it that write something else.
+# Templates with the marks of known ones that write something else.
 LOOKALIKES = {
     "a begin mark": "{{ bos_token }}" + CHATML,
     "thoughts": CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n"),

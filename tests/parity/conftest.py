@@ -1,4 +1,4 @@
-"""What the parity tests share: our mixers as Python sees them, and how close is close."""
+"""Shared by the parity tests: our mixers in Python, and comparisons within a tolerance."""
 
 import json
 
@@ -25,7 +25,7 @@ class Mixer:
         return self._mixer.forward(x, cu_seqlens)
 
     def resume(self, x, cu_seqlens=None):
-        """Goes on from the last call's state (the first: from zero)."""
+        """Continues from the last call's state; the first call begins at zero."""
         return self._mixer.resume(x, cu_seqlens)
 
     def state(self):
@@ -40,7 +40,7 @@ def mixer(ops, build):
 
 
 def assert_close(actual, expected, tolerance, what=""):
-    """The largest difference, over the largest magnitude of `expected`."""
+    """Returns the largest difference over the largest magnitude of `expected`."""
     assert actual.shape == expected.shape, (what, actual.shape, expected.shape)
     error = (actual.double() - expected.double()).abs().max() / expected.double().abs().max().clamp_min(1e-30)
     assert error <= tolerance, f"{what}: {error:.2e} > {tolerance:.0e}"
@@ -54,7 +54,8 @@ def close():
 
 @pytest.fixture(scope="session")
 def same_gradients(close):
-    """same_gradients(ours, theirs, our_leaves, their_leaves, tolerance): of one random weighting of two equal outputs."""
+    """same_gradients(ours, theirs, our_leaves, their_leaves, tolerance) differentiates one random weighting of both
+    outputs."""
 
     def check(ours, theirs, our_leaves, their_leaves, tolerance):
         weight = torch.randn_like(theirs)

@@ -33,12 +33,12 @@ def gguf_name(name, gemma):
 
 
 def permuted(weight, heads):
-    """The converter's order of a Llama's q and k rows."""
+    """Puts a Llama's q and k rows into the converter's order."""
     return weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
 def llama3_factors(config):
-    """What each frequency is divided by, after the converter's generate_extra_tensors."""
+    """Returns the divisor of each frequency, after the converter's generate_extra_tensors."""
     rope, head_dim = config.rope_parameters, config.head_dim
     base = rope["rope_theta"] ** (torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     low, high, context = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
@@ -78,7 +78,7 @@ def write_metadata(writer, config, architecture):
 
 
 def write_vocabulary(path, vocabulary):
-    """A file that has nothing but a tokenizer, {"model": "gpt2", "tokens": [...], "begin": 1, ...}; gives its path."""
+    """Writes a file with only a tokenizer, {"model": "gpt2", "tokens": [...], "begin": 1, ...}; returns its path."""
     writer = gguf.GGUFWriter(path, "llama")
     put = {
         "model": writer.add_tokenizer_model, "pre": writer.add_tokenizer_pre, "tokens": writer.add_token_list,
@@ -125,7 +125,7 @@ def write_gguf(path, model, architecture, kind=gguf.GGMLQuantizationType.F32):
 
 
 def read_llama(path):
-    """A Llama's GGUF file as transformers' model in float32, decoded by the gguf package."""
+    """Returns a Llama's GGUF file as transformers' model in float32, decoded by the gguf package."""
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
 

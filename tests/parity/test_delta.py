@@ -11,7 +11,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
 
 rule, gated_rule, kda = naive("delta_rule.naive"), naive("gated_delta_rule.naive"), naive("kda.naive")
-# The packages compute in float32 whatever they are given, so this is their rounding; ours is tested in float64 elsewhere.
+# This is the packages' rounding, which always compute in float32; ours is tested in float64 elsewhere.
 CLOSE = 2e-5
 SHAPES = [(2, 64, 2, 8, 8), (1, 128, 3, 16, 24), (2, 192, 1, 32, 16)]  # B, T, H, K, V; the chunked ones need multiples of 64
 
@@ -119,7 +119,7 @@ def test_kda(ops, close, same_gradients, shape, strength):
     else:
         # Their chunked form masks exp of positive differences of cumulative gates; where these overflow, its gradients are NaN.
         for ours, theirs in zip(ops.delta_scan(*values[:5], initial_state=values[5]), chunk(*values)):
-            close(ours, theirs, 1e-4, "by chunks")  # and the differences have lost digits
+            close(ours, theirs, 1e-4, "by chunks")  # and the differences lose digits
 
 
 def test_kda_with_fewer_key_heads(ops, close, same_gradients):
@@ -135,7 +135,7 @@ def test_kda_with_fewer_key_heads(ops, close, same_gradients):
 
 @pytest.mark.parametrize("gate", ["head", "channel"])
 def test_states_are_handed_over(ops, close, gate):
-    """Their first part, our second, and the other way round."""
+    """They read the first part and we the second, and the other way round."""
     naive = gated_rule.naive_recurrent_gated_delta_rule if gate == "head" else kda.naive_recurrent_kda
     q, k, v, beta, g, initial = make((2, 100, 2, 16, 8), gate)
 
@@ -155,7 +155,7 @@ def test_states_are_handed_over(ops, close, gate):
 
 
 def compare_layers(close, ours, layer, arrange, tokens=(1, 70, 128)):
-    """arrange: their parameters, or these parameters' gradients, by name -> ours."""
+    """`arrange` maps their parameters, or the parameters' gradients, by name to ours."""
     theirs = dict(layer.named_parameters())
     ours.fill(arrange(theirs))
     for length in tokens:

@@ -67,7 +67,7 @@ def test_decoding_goes_on_from_the_state(mixer, close):
     ours, _ = ours_of(mixer, theirs, dim, width, heads, taps)
     x = torch.randn(2, 30, dim, dtype=torch.float64)
     with torch.no_grad():
-        # The prefill, then token by token: both from their own states.
+        # Prefills, then goes token by token, each side from its own state.
         expected = [theirs(x[:, :17], torch.arange(17).expand(2, -1), None)[0]]
         got = [ours.resume(x[:, :17])]
         for t in range(17, 30):
@@ -84,7 +84,7 @@ def attention(dim, heads, head_dim, fraction, window):
         num_attention_heads=heads,
         num_key_value_heads=1,
         head_dim=head_dim,
-        attention_bias=True,  # its output map always has a bias, our setting is one for all four
+        attention_bias=True,  # its output map always has a bias; our setting is for all four maps
         num_hidden_layers=1,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": fraction},
     )

@@ -1,4 +1,5 @@
-"""hgrn2 against fla-core: its GLA recurrence with k = 1 - f inside the whole mixer, and HGRN, which it is with one channel a head."""
+"""hgrn2 against fla-core: its GLA recurrence with k = 1 - f inside the whole mixer, and HGRN, which equals it with one
+channel per head."""
 
 import pytest
 import torch

@@ -110,7 +110,7 @@ def imported(cortado, tmp_path):
 
 
 def greedy(ours, tokens, count):
-    """The likeliest continuation."""
+    """Returns the greedy continuation."""
     written = [ours.read(tokens, True).argmax(-1, keepdim=True)]
     while len(written) < count:
         written.append(ours.read(written[-1]).argmax(-1, keepdim=True))
@@ -118,7 +118,7 @@ def greedy(ours, tokens, count):
 
 
 def check(model, ours, close, count=100):
-    """Logits of a batch, at once and in pieces, and the greedy continuation."""
+    """Compares a batch's logits, at once and in pieces, and the greedy continuation."""
     tokens = torch.randint(0, model.config.vocab_size, (2, 70))
     with torch.no_grad():
         expected = model(tokens).logits
@@ -171,7 +171,7 @@ def test_configs_of_transformers_4(name, imported, tmp_path):
      {"rope_type": "default", "rope_theta": 7e4}),
 ])  # fmt: skip
 def test_what_rope_objects_say(changes, like, imported, close, language_model, tmp_path):
-    """Wherever the base stands: as transformers reads the same file."""
+    """Wherever a config has the base, it is read as transformers reads it."""
     torch.manual_seed(1)
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, rope_parameters=like)).save_pretrained(tmp_path / "source")
     path = tmp_path / "source" / "config.json"
@@ -180,7 +180,7 @@ def test_what_rope_objects_say(changes, like, imported, close, language_model, t
     path.write_text(json.dumps({**config, **changes}))
     found = json.loads(pathlib.Path(imported(tmp_path / "source"), "config.json").read_text())
     assert found["rope_theta"] == like["rope_theta"]
-    nested = "full_attention" in changes.get("rope_parameters", {})  # of a Llama transformers reads no types of layers
+    nested = "full_attention" in changes.get("rope_parameters", {})  # transformers ignores a Llama's layer types
     if nested:
         path.write_text(json.dumps({**config, "rope_parameters": like}))
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "source", attn_implementation="eager").eval()
@@ -231,7 +231,7 @@ def test_shards_and_types(imported, language_model, close, tmp_path, refused):
     model.save_pretrained(tmp_path / "source", max_shard_size="40KB")
     assert len(list((tmp_path / "source").glob("*.safetensors"))) > 2
     run = imported(tmp_path / "source")
-    # Read anew: converting back would keep buffers that bfloat16 has rounded.
+    # Reads the model again: converting it back would keep buffers that bfloat16 rounded.
     eager = {"dtype": torch.float32, "attn_implementation": "eager"}
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "source", **eager).eval()
     exact = language_model(run, "float32")
@@ -299,7 +299,7 @@ def test_a_gguf_file_in_blocks(kind, imported, language_model, close, tmp_path):
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
 def test_every_bit_of_a_block(kind, language_model, tmp_path):
-    """Random bytes, decoded as llama.cpp's own package decodes them."""
+    """Random bytes are decoded as llama.cpp's own package decodes them."""
     kind = gguf.GGMLQuantizationType[kind]
     values, size = gguf.GGML_QUANT_SIZES[kind]
     random = np.random.default_rng(kind)
@@ -342,7 +342,7 @@ def test_what_was_learned_of_smollm2_fits_it(mechanism, smollm2, cortado, root, 
 
 @pytest.mark.slow
 def test_smollm2_goes_back_whole(smollm2, cortado, tmp_path):
-    """Exported, it generates in transformers what it does here."""
+    """The exported model generates the same text in transformers."""
     done = cortado("export", smollm2, "--out", tmp_path / "back")
     assert done.returncode == 0 and "without a tokenizer" not in done.stdout, done.stderr
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")

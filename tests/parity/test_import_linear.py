@@ -63,7 +63,7 @@ def needs(name):
 
 
 def random_weights(model):
-    """Of sizes at which every part matters, biases and mixes included."""
+    """Draws weights so large that every part matters, biases and mixes included."""
     torch.manual_seed(1)
     apart = torch.Generator().manual_seed(5)
     with torch.no_grad():
@@ -192,8 +192,8 @@ def fla_model(kind, options, monkeypatch):
 
 
 def check(model, folder, cortado, build, change=lambda _: None, **saving):
-    """Logits of whole texts, and of texts in pieces, are the original's. Where a query meets nothing, a norm behind it makes
-    noise of what is left: then they are as near as a few times what the original in float64 is from itself."""
+    """Logits of whole texts, and of texts in pieces, are the original's. If a query reads nothing, the following norm
+    amplifies rounding: then errors are within a few times the original's own in float64."""
     model.save_pretrained(folder / "theirs", **saving)
     change(folder / "theirs")
     done = cortado("import", folder / "theirs", "--out", folder / "ours")
@@ -226,7 +226,7 @@ def test_models_of_transformers(name, cortado, build, tmp_path, monkeypatch):
 
 @pytest.mark.mechanism("gated_delta_net")
 def test_experts_as_they_are_in_memory(cortado, build, tmp_path, monkeypatch):
-    """In two tensors of three dimensions a layer; and layers that say which linear attention they are."""
+    """Reads experts as two three-dimensional tensors per layer, and layers that name their linear attention."""
     kind, options = STATES["qwen3_next_experts"]
     for rule in ("chunk", "recurrent"):
         place = f"{qwen3_next.__name__}.torch_{rule}_gated_delta_rule"

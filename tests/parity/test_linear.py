@@ -12,7 +12,7 @@ naive_recurrent_linear_attn = naive("linear_attn.naive").naive_recurrent_linear_
 
 
 def package_maps():
-    """The package's feature maps; loaded when they are asked for, which takes ten seconds."""
+    """The package's feature maps, loaded on first use because that takes ten seconds."""
     from fla.modules import feature_map
 
     return feature_map
@@ -117,7 +117,7 @@ def fla_map(kind, weight, bias, head_dim):
 
 
 def maps_by_hand(kind, x, weight):
-    """What the package lacks; weight [H, features, d]."""
+    """Feature maps that the package lacks; weight [H, features, d]."""
     y = torch.einsum("bthd,hfd->bthf", x, weight) if weight is not None else x
     if kind == "lolcats":
         return torch.cat([y.softmax(-1), (-y).softmax(-1)], -1).clamp_min(1e-12)

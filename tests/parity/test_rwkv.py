@@ -64,7 +64,7 @@ def test_rwkv4_hands_its_state_over(mixer, close):
     with torch.no_grad():
         for part in (x[:, :20], x[:, 20:21], x[:, 21:]):
             # With more than one token theirs takes x_{t-1} of the first from state[1]; with one its `shifted` lacks a time axis,
-            # which for B > 1 mixes up rows. So a row at a time.
+            # which for B > 1 mixes up rows. So it runs row by row.
             expected = []
             for row in range(3):
                 mine = [s[row : row + 1] for s in state]

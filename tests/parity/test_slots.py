@@ -114,11 +114,11 @@ def test_the_gated_slot_layer(mixer, close, same_gradients):
 
 
 def test_the_abc_layer(mixer, close):
-    """The layer around their naive operator: logits clamped to ±32, RMSNorm a head, silu gate."""
+    """The layer around their naive operator: logits clamped to ±32, RMSNorm per head, silu gate."""
     torch.manual_seed(5)
     layer = mixer("abc", 24, 4, slots=5)
     weights = {name: torch.randn_like(p) for name, p in layer.parameters.items()}
-    weights["s.weight"] *= 10  # so that the clamp is felt
+    weights["s.weight"] *= 10  # so that the clamp matters
     layer.fill(weights)
     x = torch.randn(2, 30, 24, dtype=torch.float64)
     q, k, v, s = ((x @ weights[f"{name}.weight"].T).unflatten(-1, (4, -1)) for name in "qkvs")

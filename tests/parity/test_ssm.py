@@ -12,7 +12,7 @@ def arrays(ours):
 
 
 def stir(ours, size=0.1):
-    """Away from the initial values, where some are zero."""
+    """Moves parameters away from their initial values, some of which are zero."""
     with torch.no_grad():
         for value in ours.parameters.values():
             value.add_(torch.randn_like(value) * size)
@@ -32,7 +32,8 @@ def softmax(x, axis=-1):
 
 
 def check(ours, equations, close, dim, lengths=(1, 2, 33), causal=True):
-    """Outputs at several lengths, gradients by finite differences of the equations, and going on from a state."""
+    """Compares outputs at several lengths, gradients by finite differences of the equations, and continuation from a
+    state."""
     rng = np.random.default_rng(0)
     for tokens in lengths:
         x = torch.tensor(rng.standard_normal((2, tokens, dim)))

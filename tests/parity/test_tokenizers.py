@@ -158,7 +158,7 @@ def byte_level_tokenizer(name, lines):
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(PRE_TOKENIZERS[name])
     tokenizer.decoder = decoders.ByteLevel()
-    # SmolLM's has no tokens for bytes that its text did not have: they vanish.
+    # SmolLM's vocabulary has no tokens for bytes that its text did not have: they vanish.
     train(tokenizer, lines, SPECIAL, [] if name == "smollm" else pre_tokenizers.ByteLevel.alphabet())
     if name == "llama3":
         template = processors.TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
@@ -294,7 +294,7 @@ def test_metaspace(open_tokenizer, check_export, lines, tmp_path, name):
 
 
 def metadata_of(theirs, **more):
-    """What a GGUF file would say of a byte-level tokenizer."""
+    """Returns a GGUF file's fields for a byte-level tokenizer."""
     model = json.loads(theirs.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].get)
     types = [3 if token in SPECIAL else 1 for token in tokens]
@@ -326,7 +326,7 @@ def test_gguf_byte_level(open_vocabulary, lines, name, pre):
 
 
 def test_gguf_scores(open_vocabulary, check_export, lines):
-    """Scores of tokens, as SentencePiece has them, against the pairs that transformers makes of them."""
+    """Compares tokens' scores, as in SentencePiece, with the pairs that transformers makes of them."""
     trained = json.loads(metaspace_tokenizer("llama2", lines).to_str())
     vocabulary = trained["model"]["vocab"]
     tokens = sorted(vocabulary, key=vocabulary.get)
@@ -429,7 +429,7 @@ def test_chat_templates(open_vocabulary, lines, tmp_path, name):
 
 @pytest.mark.parametrize("name", LOOKALIKES)
 def test_templates_that_look_like_known_ones(open_vocabulary, cortado, lines, tmp_path, name):
-    """Are none: the import says so, and what would have been another conversation is refused."""
+    """They count as unknown templates: the import says so, and chatting is refused."""
     theirs = byte_level_tokenizer("gpt2", tuple(lines))
     ours = open_vocabulary(metadata_of(theirs, pre="gpt-2", begin=1, end=2, chat_template=LOOKALIKES[name]))
     assert ours.chat_template() == ""
@@ -440,7 +440,7 @@ def test_templates_that_look_like_known_ones(open_vocabulary, cortado, lines, tm
 
 
 def test_the_date_is_that_of_today(open_vocabulary, lines, tmp_path):
-    """Of Llama 3.2, whose template asks for it."""
+    """Llama 3.2's template asks for the date."""
     theirs = byte_level_tokenizer("gpt2", tuple(lines))
     ours = open_vocabulary(metadata_of(theirs, pre="gpt-2", begin=1, end=2, chat_template=LLAMA32))
     assert ours.export_to(str(tmp_path))

@@ -1,4 +1,4 @@
-"""What the tests of operators share: operands, and Latte in numpy."""
+"""Shared by the tests of operators: operands, and Latte in numpy."""
 
 import numpy as np
 import torch

@@ -12,7 +12,7 @@ BUILD = pathlib.Path(os.environ.get("CORTADO_BUILD", ROOT / "build/release"))
 LIBRARY = pathlib.Path(os.environ.get("CORTADO_OPS", BUILD / "lib/libcortado_ops.so"))
 
 
-@pytest.hookimpl(trylast=True)  # tests/conftest.py says so where it is missing
+@pytest.hookimpl(trylast=True)  # tests/conftest.py reports a missing library
 def pytest_configure():
     torch.ops.load_library(str(LIBRARY))
 

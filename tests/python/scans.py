@@ -1,4 +1,4 @@
-"""What the tests of gated_scan, delta_scan and slot_scan share: ways to call them, inputs, and the formulas in numpy."""
+"""Shared by the tests of gated_scan, delta_scan and slot_scan: ways to call them, inputs, and the formulas in numpy."""
 
 import dataclasses
 import functools
@@ -205,7 +205,7 @@ MORE_CASES = [gated_case(f"{name}, {variant}", shape, *how) for name, shape in G
 
 
 def named(*names):
-    """The cases of these names."""
+    """Returns the cases of these names."""
     found = [case for case in CASES if str(case) in names]
     assert len(found) == len(names), (names, [str(case) for case in found])
     return found

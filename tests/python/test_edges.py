@@ -1,4 +1,4 @@
-"""Sizes of zero, tensors that are not dense, states that are not contiguous: an empty result or one clear line."""
+"""Sizes of zero, tensors that are not dense and states that are not contiguous give a result or one clear line."""
 
 import pytest
 import torch

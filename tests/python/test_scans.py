@@ -24,7 +24,7 @@ def test_formula(case):
 
 @every_case
 def test_gradients_by_differences_of_the_formula(case):
-    """Every gradient along a random direction against differences of the numpy formula, through o and S_T."""
+    """Compares every gradient along a random direction with differences of the numpy formula, through o and S_T."""
     inputs = case.inputs()
     generator = torch.Generator().manual_seed(1)
     outputs = case(inputs)
@@ -79,7 +79,7 @@ COMPILED = [name + (", key" if name.startswith("gated") else "") for name in COM
 
 @pytest.mark.parametrize("case", scans.named(*COMPILED, "slot_scan, slot, shared"), ids=str)
 def test_compiles_as_one_graph(case):
-    torch.compiler.reset()  # the cases share one piece of code, and would count as its recompilations
+    torch.compiler.reset()  # the cases share code, so they would count as its recompilations
     operator, by_position, options = case.operator, len(case.arguments), case.options
 
     def layer(q, *others):

@@ -65,7 +65,7 @@ def test_gradients_are_finite_differences(tokens, activation):
 
 @pytest.mark.parametrize("width", [3, 8, 21])
 def test_the_kernels_gradients(width):
-    """float32 takes the kernel, whose channels lie in vectors and a rest; float64 does not."""
+    """float32 uses the kernel, which takes channels by vectors and a rest; float64 does not."""
     bounds = torch.tensor([0, 1, 1, 40])
     given = inputs(batch=1, tokens=40, width=width, rows=3, dtype=torch.float32)
     exact = [x.detach().double().requires_grad_() for x in given]

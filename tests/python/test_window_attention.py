@@ -8,7 +8,7 @@ window_attention = torch.ops.cortado.window_attention
 
 
 def randn(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(1000 * seed + sum(shape))  # equal keys would be equal scores
+    generator = torch.Generator().manual_seed(1000 * seed + sum(shape))  # equal keys would have equal scores
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
 
@@ -30,7 +30,7 @@ def extra(rows=2, count=3, heads=2, size=3, value_size=2):
 
 
 def formula(q, k, v, window=None, causal=True, scale=None, softcap=None, extra_k=None, extra_v=None, extra_mask=None):
-    """Query by query, with explicit sums over the keys it sees."""
+    """Computes query by query, with explicit sums over the keys that the query sees."""
     q, k, v = (x.detach().double().numpy() for x in (q, k, v))
     batch, queries, heads, size = q.shape
     keys, group = k.shape[1], heads // k.shape[2]

@@ -1,4 +1,4 @@
-"""The package as it lies in the sources, on the library that was just built; test_wheel.py has it as users get it."""
+"""The package in the source tree, with the library that was just built; test_wheel.py tests it as users get it."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ CONFIG = {"name": "small", "dim": 32, "heads": 4, "layers": 2, "positions": "rot
 
 @pytest.fixture(scope="session", name="trained")
 def fixture_trained(once, cortado, root):
-    """trained(mixer={...}): a run's folder of the program, of a small model after 20 steps."""
+    """trained(mixer={...}) returns a run's folder: a small model after 20 steps of the program."""
 
     def train(**changes):
         def make(folder):

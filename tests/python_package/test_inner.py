@@ -1,4 +1,5 @@
-"""Linear maps and embeddings within a model: hooked, replaced or adapted by peft they are called; what never is refuses hooks."""
+"""Linear maps and embeddings in a model are called if they are hooked, replaced or adapted by peft; those that never
+are refuse hooks."""
 
 import copy
 
@@ -50,7 +51,7 @@ def all_inner(model):
 
 @pytest.mark.parametrize("name", [name for name in cortado.nn.mechanisms() if cortado.nn._registry()[name]["causal"]])
 def test_every_one_that_is_shown_is_called(name):
-    """A hook sees all maps of every mechanism, and what it changes changes the rest; with hooks nothing else does."""
+    """Hooks run for all maps of every mechanism, and their changes reach the output; hooks alone change nothing."""
     model = LanguageModel(config(tied=False, mixer=name), dtype=torch.float64).eval()
     expected, _ = model(TOKENS)
     seen = {}
@@ -138,7 +139,7 @@ def test_an_error_in_a_hook_is_the_hooks():
 
 
 def test_noise_on_the_embedding():
-    """NEFTune, as transformers' Trainer adds it: a hook of the input embedding in training."""
+    """NEFTune works: transformers' Trainer adds it as a hook of the input embedding in training."""
     model = small()
     expected = logits(model)
     embedding = model.get_input_embeddings()
@@ -160,7 +161,7 @@ ADAPTERS = {
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_adapters(name, tied, tmp_path):
-    """What peft adds is there at once: merged, and opened again, it is the same."""
+    """peft's adapters act at once, and stay the same when merged, and when saved and opened again."""
     peft = pytest.importorskip("peft")
     plain = logits(small(tied))
     model = peft.get_peft_model(small(tied), peft.LoraConfig(r=4, task_type="CAUSAL_LM", **ADAPTERS[name])).eval()
@@ -240,7 +241,7 @@ def test_what_adapts_weights_that_are_never_called():
 
 
 def test_compiled_adapters():
-    """Sums of weights stay in one graph; what has to be called breaks it."""
+    """Sums of weights stay in one graph; modules that must be called break it."""
     peft = pytest.importorskip("peft")
     torch._dynamo.reset()
     model = peft.get_peft_model(small(), peft.LoraConfig(r=4, target_modules=["q", "embedding"])).eval()
@@ -256,7 +257,7 @@ def test_compiled_adapters():
 
 
 def test_compiled_with_padding():
-    """The mask is looked at, which breaks the graph; without one it is whole."""
+    """Reading the mask breaks the graph; without a mask the graph is whole."""
     torch._dynamo.reset()
     model = small()
     compiled = torch.compile(model, backend="aot_eager")

@@ -1,4 +1,4 @@
-"""cortado.load and cortado.models: models of the program, as modules that are trained further, and go back."""
+"""cortado.load and cortado.models: the program's models as modules that are trained further and given back."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ MIXERS = [
 
 
 def test_experts_and_what_lies_before_the_first_block(trained):
-    """Parts of a model that few have are the program's, too, and are trained further."""
+    """Rare parts of a model compute as in the program, and are trained further."""
     experts = {"type": "experts", "dim": 16, "experts": 4, "shared": 8}
     run = trained(mixer={"mixer": "gla"}, feed_forward=experts, embedding={"tied": True, "scale": 2.0, "norm": True})
     model = load(run)
@@ -42,7 +42,7 @@ def test_loaded_it_is_the_programs_model(trained, mixer, cortado, tmp_path):
     with torch.no_grad():
         expected = native.forward(tokens)
         logits, state = model(tokens, model.state())
-        # The program computes the whole, which LoLCATs does in another order than a piece.
+        # The program computes the whole text, for which LoLCATs uses another order than for a piece.
         torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
         assert torch.equal(model(tokens)[0], expected)
         follow = torch.tensor([[1, 2]])
@@ -61,7 +61,7 @@ def test_loaded_it_is_the_programs_model(trained, mixer, cortado, tmp_path):
 
 
 def test_trained_further_and_back(run, cortado, tmp_path, root):
-    """The loss falls in Python, and the program finds it where it was left, and goes on."""
+    """The loss falls in Python; the program then finds the same loss and continues."""
     model = load(run).train()
     text = (root / "data/tinyshakespeare.txt").read_text()[:20000]
     tokens = torch.tensor(model.tokenizer.encode(text))[: 128 * 65].view(-1, 65)
@@ -145,7 +145,7 @@ def test_generation(run):
 
 
 def test_it_stops_where_the_program_stops(run):
-    """At the tokens that end texts; a row that has ended is filled up with its own."""
+    """Generation stops at the tokens that end texts; a finished row is filled up with its end token."""
     model = load(run)
     tokens = torch.tensor([model.tokenizer.encode("The king"), model.tokenizer.encode("And then")])
     free = model.generate(tokens, 12)
@@ -171,7 +171,7 @@ def test_it_stops_where_the_program_stops(run):
 
 
 def test_it_leaves_everything_as_it_was(run):
-    """The modes of all modules, after an exception as well, and torch's generator."""
+    """generate restores the modes of all modules, also after an exception, and torch's generator."""
     model = load(run).train()
     model.layers[0].eval()
     modes = [module.training for module in model.modules()]
@@ -187,7 +187,7 @@ def test_it_leaves_everything_as_it_was(run):
     load(run)
     load(run, memory=None)
     assert torch.equal(torch.get_rng_state(), before)
-    # Without a seed torch's own generator says what is drawn, and nothing else.
+    # Without a seed, only torch's own generator decides what is drawn.
     drawn = []
     for _ in range(2):
         torch.manual_seed(5)
@@ -196,7 +196,7 @@ def test_it_leaves_everything_as_it_was(run):
 
 
 def test_models_of_another_default_type():
-    """All weights have it, whatever they begin as."""
+    """All weights get the type, whatever type they are created in."""
     torch.set_default_dtype(torch.float64)
     try:
         for mixer in ("rwkv6", "mamba", "h3", "performer"):

@@ -1,4 +1,4 @@
-"""cortado.nn: every mechanism is a module like PyTorch's own, and what it computes is what the program computes."""
+"""cortado.nn: every mechanism is a module like PyTorch's own, and computes what the program computes."""
 
 import copy
 import inspect
@@ -13,14 +13,14 @@ import cortado._roles
 import cortado.nn
 
 NAMES = cortado.nn.mechanisms()
-# So few tokens that all of their parts take part in a short text.
+# Sizes so small that a short text uses all parts of the mechanism.
 SMALL = {"lolcats": {"window": 4}, "lola": {"chunk": 4, "cache": 3}}
 FIVE = [name for name in ("latte", "macchiato", "gla", "blurry_window", "lolcats", "lola", "softmax", "mamba2") if name in NAMES]
 
 
 @pytest.fixture(autouse=True)
 def fixture_fresh_compiler():
-    """All layers have the same code, and what is compiled of one code is limited."""
+    """Resets the compiler: all layers share code, and recompilations of one piece of code are limited."""
     torch._dynamo.reset()
 
 
@@ -66,7 +66,7 @@ def test_every_mechanism_reads_in_pieces_and_has_gradients(name):
     before = {key: tensor.clone() for key, tensor in state.items()}
     second, _ = module(x[:, 5:], state)
     torch.testing.assert_close(torch.cat([first, second], 1), y, rtol=1e-9, atol=1e-9)
-    assert all(torch.equal(state[key], before[key]) for key in state)  # it can be gone on from twice
+    assert all(torch.equal(state[key], before[key]) for key in state)  # it can be continued twice
     one, after = module(x[:, 5:6], state)
     torch.testing.assert_close(one, y[:, 5:6], rtol=1e-9, atol=1e-9)
     assert list(after) == list(state)
@@ -106,7 +106,7 @@ def test_as_the_readme_has_it():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_signature_shows_is_what_is_taken(name):
-    """A layer with every default given is the one without: same weights, same numbers. None: the sizes say it."""
+    """A layer with every default given equals the one without: same weights, same numbers. None: set by the sizes."""
     made = getattr(cortado.nn, cortado.nn.class_name(name))
     shown = inspect.signature(made).parameters
     own = {setting["name"]: setting["default"] for setting in facts(name)["settings"]}
@@ -116,7 +116,7 @@ def test_what_the_signature_shows_is_what_is_taken(name):
     torch.manual_seed(3)
     try:
         module = made(48, 4, causal=facts(name)["causal"], dtype=torch.float64, **given)
-    except ValueError as error:  # the default of a setting that only stands beside another one's other value
+    except ValueError as error:  # the default of a setting that is only allowed with another value of a second setting
         assert "unknown key" in str(error)
         key = str(error).partition('unknown key "')[2].partition('"')[0]
         torch.manual_seed(3)
@@ -340,7 +340,7 @@ def test_what_is_wrong_is_said_in_one_line(number):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weight_decay_leaves_what_is_no_map(name):
-    """A rate times decay of 1 makes 0 of what is decayed: matrices and embeddings, and neither gains nor dynamics."""
+    """A rate times decay of 1 zeroes the decayed weights: matrices and embeddings, but not gains or dynamics."""
     module = torch.nn.Sequential(torch.nn.Embedding(5, 24), torch.nn.Linear(24, 24), torch.nn.LayerNorm(24))
     module.add_module("mixer", layer(name))
     frozen = module[1].bias.requires_grad_(False)
@@ -359,7 +359,7 @@ def test_weight_decay_leaves_what_is_no_map(name):
 
 
 def test_roles_of_what_others_put_in_its_place():
-    """Adapters of peft, what is compiled, and parameters that others mark."""
+    """Groups cover peft's adapters, compiled modules, and parameters that other code marks."""
     name = next(name for name in ("mamba", "h3", "rwkv6") if name in NAMES)
     peft = pytest.importorskip("peft")
     target = next(key for key, inner in layer(name).named_modules() if isinstance(inner, torch.nn.Linear))

@@ -7,7 +7,7 @@ import torch
 
 import cortado.ops
 
-# Of models and tests, not of mathematics: cortado.nn and cortado.models are how these are used.
+# Operators of models and tests, which users call through cortado.nn and cortado.models.
 OTHERS = {"asked_settings", "config", "inner", "mechanisms", "part", "part_calling", "part_places", "part_zero_state", "save_weights"}
 
 
@@ -57,7 +57,7 @@ def tensors(*shapes):
 
 @pytest.mark.parametrize("name", cortado.ops.__all__)
 def test_they_are_the_operators(name):
-    """With distinct arguments all along: none is dropped or takes another's place."""
+    """All arguments are distinct, so a dropped or exchanged one shows."""
     schema = schemas()[name]
     seen = {}
 

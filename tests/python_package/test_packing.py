@@ -27,7 +27,7 @@ def documents():
 
 
 def alone(model, document):
-    """The sum of a document's losses, and its logits."""
+    """Returns the sum of a document's losses, and its logits."""
     tokens = torch.tensor([document])
     with torch.no_grad():
         logits = model(input_ids=tokens).logits[0]
@@ -54,7 +54,7 @@ def test_documents_stay_apart(model, way):
     torch.testing.assert_close(found.logits[0], torch.cat(logits), rtol=1e-9, atol=1e-9)
     expected = sum(losses) / sum(length - 1 for length in LENGTHS)
     torch.testing.assert_close(found.loss, expected, rtol=1e-9, atol=1e-9)
-    # Also where the labels do not say where a document ends.
+    # Also if the labels do not mark a document's end.
     labels = batch["input_ids"].clone()
     torch.testing.assert_close(model(**{**batch, "labels": labels}).loss, expected, rtol=1e-9, atol=1e-9)
 
@@ -74,7 +74,7 @@ def test_gradients_are_those_of_the_documents(model):
 
 
 def test_rows_with_several_documents_and_padding(model):
-    """As TRL packs without flattening: rows of documents, padding behind them."""
+    """TRL packs like this without flattening: rows of documents, then padding."""
     a, b, c, d = documents()
     rows = [a + b, c + d]
     tokens, mask, positions = (torch.zeros(2, 12, dtype=torch.int64) for _ in range(3))
@@ -89,7 +89,7 @@ def test_rows_with_several_documents_and_padding(model):
     torch.testing.assert_close(found.logits[0, :6], torch.cat(logits[:2]), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(found.logits[1], torch.cat(logits[2:]), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(found.loss, sum(losses) / sum(length - 1 for length in LENGTHS), rtol=1e-9, atol=1e-9)
-    # What goes on from it goes on from a row's last document.
+    # A continuation continues a row's last document.
     with torch.no_grad():
         follow = torch.tensor([[7], [8]])
         cached = model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True).past_key_values
@@ -103,12 +103,12 @@ def test_the_backbone_reads_them_too(model):
     """TRL's losses call it without the head."""
     batch = flattened()
     hidden = model.base_model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).last_hidden_state
-    weight = model.get_output_embeddings().weight  # of a tied model the embedding's
+    weight = model.get_output_embeddings().weight  # a tied model's is the embedding's
     torch.testing.assert_close(hidden @ weight.T, model(**batch).logits, rtol=1e-9, atol=1e-9)
 
 
 def test_trl_packs(trained, root, tmp_path):
-    """SFTTrainer with packing: its first loss is that of the documents apart."""
+    """SFTTrainer's first loss with packing is that of the separate documents."""
     trl = pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")
     run = trained(mixer={"mixer": "gla"})

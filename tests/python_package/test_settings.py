@@ -1,4 +1,4 @@
-"""What is generated from the settings: it is up to date, it says what is true, and its examples run."""
+"""Files that are generated from the settings are up to date and true, and their examples run."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""CortadoTokenizer reads as the program and as the tokenizers library; what is changed of it is kept or refused."""
+"""CortadoTokenizer tokenizes like the program and the tokenizers library; changes to it are kept or refused."""
 
 import json
 
@@ -42,7 +42,7 @@ def imported(folder, scheme="first"):
 
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])
 def test_a_text_is_read_as_a_whole(tmp_path, scheme):
-    """Behind a special token, too: with "first" no space is put before what follows it."""
+    """Also after a special token: with "first" no space is put before the text that follows."""
     theirs, ours = imported(tmp_path, scheme)
     for text in TEXTS:
         expected = theirs.encode(text, add_special_tokens=False).ids

@@ -37,7 +37,7 @@ def logits_of(model, tokens, **options):
 
 
 def written(model, tokenizer, text, **options):
-    """The tokens that follow."""
+    """Returns the generated tokens."""
     encoded = tokenizer(text, return_tensors="pt")
     options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, **options}
     return model.generate(**encoded, **options)[:, encoded["input_ids"].shape[1] :]
@@ -137,7 +137,7 @@ def test_types_and_names_of_options(run):
 
 @pytest.mark.parametrize("name", [name for name in cortado.nn.mechanisms() if cortado.nn._registry()[name]["causal"]])
 def test_what_was_saved_opens_in_another_type(name, tmp_path):
-    """All of it: what the saved model gives in that type."""
+    """The whole model has the type: it gives what the saved model gives in that type."""
     config = CortadoConfig(cortado={"vocabulary": 40, "dim": 24, "heads": 4, "layers": 1, "mixer": {"mixer": name}})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     model.save_pretrained(tmp_path)
@@ -148,7 +148,7 @@ def test_what_was_saved_opens_in_another_type(name, tmp_path):
 
 
 def test_a_saved_folder_with_another_memory_and_in_shards(trained, tmp_path, cortado):
-    """By transformers, by cortado.load and by the program."""
+    """transformers, cortado.load and the program read it."""
     run = trained(mixer={"mixer": "softmax"})
     model, tokenizer = open_run(run)
     memory = {"kind": "window", "window": 8}
@@ -174,7 +174,7 @@ def test_a_saved_folder_with_another_memory_and_in_shards(trained, tmp_path, cor
 
 
 def test_options_of_from_pretrained(run, tmp_path):
-    """What is read is taken, what changes nothing too, and nothing else."""
+    """Arguments that are used or change nothing are accepted, all others refused."""
     model, _ = open_run(run)
     model.save_pretrained(tmp_path / "saved")
     before = torch.get_rng_state()
@@ -226,7 +226,7 @@ def test_tokenizers(trained):
 @pytest.mark.mechanism("lola")
 @pytest.mark.slow
 def test_a_model_that_talks(smollm2, cortado, root, tmp_path):
-    """Its template and special tokens are the program's; on linear-time memories, too."""
+    """The template and special tokens are the program's, also on linear-time memories."""
     model, tokenizer = open_run(smollm2)
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -285,7 +285,7 @@ def test_trainer(run, root, tmp_path, checkpointing):
 
 
 def test_accumulated_gradients_are_those_of_the_batch(run, root, tmp_path):
-    """With padding, so that parts of a batch have different numbers of tokens."""
+    """Pads, so that parts of a batch have different numbers of tokens."""
     text = (root / "data/tinyshakespeare.txt").read_text()
     found = []
     for accumulate in (1, 4):

@@ -1,4 +1,4 @@
-"""The wheel: built from the libraries that were just built, installed where there is torch and nothing else."""
+"""The wheel, made of the libraries that were just built, is installed next to torch alone."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.slow  # it is built and installed
 
-# What a wheel may expect of a system (the list of manylinux), beside what it brings and what torch brings.
+# The system's libraries that a wheel may use (manylinux's list), besides its own and torch's.
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "libstdc++.so.6",
           "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}  # fmt: skip
 
@@ -24,7 +24,7 @@ def run(*command, ok=True, **options):
 
 
 def with_dependencies(name, found):
-    """A package and, without its extras, all that it needs."""
+    """Returns a package and all its requirements, without extras."""
     if name in found:
         return found
     try:
@@ -39,7 +39,7 @@ def with_dependencies(name, found):
 
 
 def link(name, site):
-    """Packages of the Python that runs the tests, where a clean one looks: downloading torch once more takes minutes."""
+    """Links the tests' packages into a clean Python: downloading torch again takes minutes."""
     for package in with_dependencies(name, {}).values():
         tops = {pathlib.Path(str(file)).parts[0] for file in package.files or () if ".." not in str(file)}
         for top in tops - {"__pycache__"}:
@@ -67,7 +67,7 @@ def fixture_clean(once, root, build):
 
 
 def elsewhere(tmp_path, **more):
-    """An environment in which nothing of the sources or of their build is found."""
+    """Returns an environment without the sources and their build."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("CORTADO_", "PYTHON", "LD_"))}
     return {"cwd": tmp_path, "env": {**kept, "OMP_NUM_THREADS": "1", **more}}
 
@@ -129,7 +129,7 @@ def test_another_torch_is_refused_in_one_line(clean, tmp_path):
 
 @pytest.mark.mechanism("macchiato")
 def test_the_three_ways_in(clean, root, tmp_path, trained):
-    """As docs/python.md prints them, with another run; transformers is linked for this test alone."""
+    """Runs docs/python.md's examples on another run; only this test links transformers."""
     extra = tmp_path / "extra"
     extra.mkdir()
     for name in ("transformers", "accelerate"):
@@ -147,7 +147,7 @@ def test_the_three_ways_in(clean, root, tmp_path, trained):
 
 
 def test_it_is_built_for_the_torch_that_is_there(root, tmp_path, monkeypatch):
-    """pip's own environment for a build hides what is installed; the newest torch would take the place of the user's."""
+    """pip's build environment hides installed packages; the newest torch would replace the user's."""
     monkeypatch.syspath_prepend(str(root / "python"))
     import wheel_metadata
 

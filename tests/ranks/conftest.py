@@ -1,4 +1,4 @@
-"""Several processes of `python -m cortado`, as torchrun starts them; most are forks of one that has loaded torch."""
+"""Several processes of `python -m cortado`, like torchrun's; most are forks of one that has loaded torch."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ CONFIG = {"name": "small", "dim": 32, "heads": 4, "layers": 2, "mixer": {"mixer"
                        "dtype": "float32"}}  # fmt: skip
 
 
-# What the mechanisms' defaults would not show in a short text.
+# Small sizes: with the defaults a short text would not use all parts of a mechanism.
 SETTINGS = {"latte": {"latents": 8}, "macchiato": {"latents": 8, "window": 9}, "sliding_window": {"window": 9}, "lola": {"chunk": 8, "cache": 4},
             "blurry_window": {"slots": 9, "period": 18}, "lolcats": {"window": 8}, "longformer": {"window": 5}, "luna": {"latents": 5},
             "mega": {"chunk": 16}}  # fmt: skip
@@ -29,7 +29,7 @@ def free_port():
 
 
 class Ranks:
-    """The processes, and what they say."""
+    """Running processes and their output."""
 
     def __init__(self, loaded, variables, count, words, port=None, of_rank=None, fresh=False):
         port = port or free_port()
@@ -47,7 +47,7 @@ class Ranks:
                 preexec_fn=before))  # fmt: skip
 
     def end(self, timeout=120):
-        """Exit codes, what was written to stdout, the lines on stderr."""
+        """Waits; returns exit codes, stdout, and the lines on stderr."""
         told = [process.communicate(timeout=timeout) for process in self.processes]
         return [process.returncode for process in self.processes], [out for out, _ in told], [err for _, err in told]
 
@@ -65,7 +65,7 @@ def fixture_loaded(program, variables):
 
 @pytest.fixture(name="ranks")
 def fixture_ranks(loaded, variables):
-    """ranks(count, *words): starts them. All of them are gone when the test ends. `fresh`: not as forks."""
+    """ranks(count, *words) starts processes and ends all of them with the test. `fresh`: not as forks."""
     started = []
 
     def start(count, *words, **options):
@@ -80,7 +80,7 @@ def fixture_ranks(loaded, variables):
 
 @pytest.fixture(name="small")
 def fixture_small(tmp_path, root):
-    """small(changes...): the path of a config; beside it lies text.txt."""
+    """small(changes...) writes a config with a text.txt beside it; returns its path."""
     (tmp_path / "text.txt").write_text((root / "data/tinyshakespeare.txt").read_text()[:20000])
 
     def write(training=None, name="config.json", **changes):
@@ -101,7 +101,7 @@ def layers_of_all(cortado):
 
 @pytest.fixture(name="lines")
 def fixture_lines():
-    """lines(run): metrics.jsonl without what the clock says."""
+    """lines(run) returns metrics.jsonl without times."""
 
     def read(run):
         found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

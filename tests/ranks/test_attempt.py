@@ -1,4 +1,4 @@
-"""Processes that are started anew agree on what none of their forerunners knew, in a store that still has these's words."""
+"""Restarted processes agree on a word that no earlier attempt used, in a store that still has the earlier words."""
 
 import sys
 import threading
@@ -14,7 +14,7 @@ def test_words_of_earlier_attempts_do_no_harm(root, monkeypatch):
         found = {}
         threads = [threading.Thread(target=lambda rank=rank: found.update({rank: ranks.agree_on_attempt(store, rank, 4, 30)}))
                    for rank in range(4)]  # fmt: skip
-        for thread in threads if attempt % 2 else reversed(threads):  # whoever comes first finds the old words
+        for thread in threads if attempt % 2 else reversed(threads):  # the first to come finds the old words
             thread.start()
         for thread in threads:
             thread.join()

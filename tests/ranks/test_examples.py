@@ -1,4 +1,4 @@
-"""Files that start several processes, as people start them."""
+"""Example files that start several processes, started as users do."""
 
 import os
 import pathlib
@@ -42,7 +42,7 @@ def test_launchers_are_shell(root, name):
 
 
 def test_slurms_launcher_finds_the_first_machine(root, tmp_path):
-    """With stand-ins for Slurm's commands: what would be started."""
+    """Fake Slurm commands record what would be started."""
     for name, text in (("scontrol", "echo one\necho two"), ("srun", 'shift\nprintf "%s\\n" "$*"')):
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)

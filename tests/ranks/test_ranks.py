@@ -1,4 +1,4 @@
-"""Several processes train what one trains, and end together, whatever happens to one of them."""
+"""Several processes train like one, and end together, whatever happens to one of them."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def test_two_train_as_one(cortado, ranks, small, lines, tmp_path, kind):
 
 @pytest.mark.slow
 def test_small_batches_on_two_processes_are_one_large_one(cortado, ranks, small, lines, tmp_path):
-    """A step's gradient is a mean over its targets, of which some examples have more: not over batches or processes."""
+    """A step's gradient is a mean over its targets, not over batches or processes: some examples have more targets."""
     task = {"name": "regbench", "examples": 24, "validation_examples": 3, "most_strings": 10, "longest_string": 8, "shuffle": False}
     changes = {"task": task, "context": 0, "positions": None}
     whole, parts = ({"batch": batch, "accumulate": accumulate, "steps": 4, "evaluate_every": 4} for batch, accumulate in ((12, 1), (3, 4)))
@@ -81,7 +81,7 @@ def test_a_group_of_one_makes_the_calls_of_many(cortado, ranks, small, lines, tm
         assert all(close([line[key] for line in alone if key in line], [line[key] for line in grouped if key in line], 1e-5)
                    for key in ("loss", "validation_loss"))  # fmt: skip
         metrics = json.loads((tmp_path / "grouped" / "metrics.jsonl").read_text().splitlines()[0])
-        assert metrics["gradient_bytes"] > 0  # by way of the group
+        assert metrics["gradient_bytes"] > 0  # through the group
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_another_text_of_the_same_name(ranks, small, tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "text.txt").write_text(("To be or not to be. " if number else "To be or not to do. ") * 200)
     config.write_text(config.read_text().replace(str(tmp_path / "text.txt"), "text.txt"))
-    # The config names it by its place, so the places are made the same: each process sees its own.
+    # The config names it by its path, so each process gets its own file at an equal path.
     group = ranks(2, "train", config, "--out", tmp_path / "run", of_rank={
         rank: {"before": lambda folder=folder: __import__("os").chdir(tmp_path / folder)} for rank, folder in enumerate("ab")})  # fmt: skip
     refused(group, 2, "process 1 has another (config|text or examples)")
@@ -153,7 +153,7 @@ def test_no_room_for_the_checkpoint(ranks, small, tmp_path):
 
 
 def begun(run, steps, group):
-    """Waits until so many steps are written down."""
+    """Waits until this many steps are logged."""
     metrics = run / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > steps, group.processes[0])
 
@@ -203,7 +203,7 @@ def test_torchrun_goes_on_after_a_kill(root, small, lines, tmp_path):
 
 
 def moments(run):
-    """The gradients of the first step, but for a factor."""
+    """Returns the gradients of the first step, up to a factor."""
     return {key: value for key, value in load_file(run / "trainer.safetensors").items() if key.startswith("first.")}
 
 
@@ -224,7 +224,7 @@ def test_every_mechanism_knows_what_lies_before(cortado, ranks, small, lines, la
 
 
 def test_rows_and_tokens_shared_out_at_once(cortado, ranks, small, lines, tmp_path):
-    """Four processes: two pairs, each with half of the rows, and in a pair each with half of the tokens."""
+    """Four processes: each pair has half of the rows, and each process of a pair half of the tokens."""
     config = small({"accumulate": 2, "batch": 3}, mixer={"mixer": "gla"})
     assert cortado("train", config, "--out", tmp_path / "one", "--threads", 1).returncode == 0
     codes, _, errors = ranks(4, "train", config, "--out", tmp_path / "four", "--context-parallel", 2, "--share-optimizer").end()
@@ -245,7 +245,7 @@ def test_sequences_that_have_no_parts(ranks, small, tmp_path, training, changes,
 
 @pytest.mark.mechanism("lolcats")
 def test_a_conversion_by_two(cortado, ranks, small, lines, tmp_path):
-    """Attention transfer, then adapters: as by one; stopped, and gone on with by one."""
+    """Attention transfer, then adapters, equal one process's; stopped, they are continued by one."""
     assert cortado("train", small(mixer={"mixer": "softmax"}), "--out", tmp_path / "model", "--threads", 1).returncode == 0
     words = ["linearize", tmp_path / "model", "--data", tmp_path / "text.txt", "--context", 32, "--batch", 3, "--tokens", 800, "--lora-tokens",
              400, "--evaluate-every", 3, "--evaluation-chunks", 4, "--window", 8, "--dtype", "float32", "--weights", "plain"]  # fmt: skip

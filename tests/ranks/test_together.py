@@ -1,4 +1,4 @@
-"""Evaluations, sweeps and long prompts by several processes: what one finds, told once."""
+"""Evaluations, sweeps and long prompts by several processes give one process's results, printed once."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 @pytest.fixture(name="run")
 def fixture_run(once, cortado, small):
-    """A model of two layers, a little trained."""
+    """A model of two layers after a few steps."""
     config = small({"steps": 6, "context": 256, "tokenizer": "byte"}, context=4096)
 
     def train(folder):
@@ -20,7 +20,7 @@ def fixture_run(once, cortado, small):
 
 
 def told(group):
-    """What process 0 printed: the others nothing."""
+    """Returns what process 0 printed; the others print nothing."""
     codes, out, errors = group.end()
     assert codes == [0] * len(codes), errors
     assert not "".join(out[1:]) + "".join(errors[1:])
@@ -53,7 +53,7 @@ def test_perplexity_by_length(cortado, ranks, run, tmp_path):
     one = json.loads(cortado(*words).stdout)
     two = json.loads(told(ranks(3, *words, "--out", tmp_path / "ppl.jsonl")))
     near(one, two, ("model", "length", "tokens"))
-    # What is there already is not measured again, and process 0's file is all of it.
+    # Known results are not measured again, and process 0's file has all of them.
     assert json.loads(told(ranks(2, *words, "--out", tmp_path / "ppl.jsonl"))) == two
 
 
@@ -77,7 +77,7 @@ def test_a_long_prompt(cortado, ranks, layers_of_all, small, tmp_path):
     two = json.loads(told(ranks(2, *words, "--n-tokens", "24")))
     for key in ("text", "prompt_tokens", "depth", "state_bytes"):
         assert one[key] == two[key], key
-    # What they leave, and what they leave when they go on from there.
+    # Compares their states, and their states after a continuation.
     assert cortado(*words, "--n-tokens", "0", "--save-state", tmp_path / "one.state").returncode == 0
     told(ranks(2, *words, "--n-tokens", "0", "--save-state", tmp_path / "two.state"))
     same_state(tmp_path / "one.state", tmp_path / "two.state")

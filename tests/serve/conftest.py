@@ -1,4 +1,4 @@
-"""What the tests of `cortado serve` share: real servers, ended as users end them."""
+"""Shared by the tests of `cortado serve`: real servers, stopped as users stop them."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ import pytest
 
 
 class Server:
-    """A `cortado serve` of its own, at an address of its own."""
+    """One `cortado serve` at its own address."""
 
     def __init__(self, program, words, log):
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -33,7 +33,7 @@ class Server:
             return reply.read().decode()
 
     def post(self, path, body, headers=None):
-        """The status and the JSON that came."""
+        """Returns the reply's status and JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data=data, headers=headers or {})
         try:
@@ -49,7 +49,7 @@ class Server:
         return 0.0
 
     def is_ending(self):
-        """Whether the signal has come: from then on no request is taken."""
+        """Returns whether the signal has arrived: after it no request is accepted."""
         try:
             self.get("/health")
         except urllib.error.HTTPError as error:
@@ -59,7 +59,7 @@ class Server:
         return False
 
     def ask_to_end(self):
-        """Once: a second signal would not wait for its answers."""
+        """Sends one signal: after a second one the server would not finish its answers."""
         if not self.asked_to_end and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.asked_to_end = True
@@ -71,7 +71,7 @@ class Server:
 
 @pytest.fixture(scope="session", name="start_server")
 def fixture_start_server(program, tmp_path_factory):
-    """start_server(*words): a context in which such a server runs, and after which it must have ended well."""
+    """start_server(*words) is a context in which such a server runs; it must exit with 0 at the end."""
 
     @contextlib.contextmanager
     def start(*words):
@@ -104,5 +104,5 @@ def fixture_tiny(once, program, root, first_there):
 
 @pytest.fixture(scope="session", name="talker")
 def fixture_talker(smollm2):
-    """A model that talks."""
+    """A model that can chat."""
     return smollm2

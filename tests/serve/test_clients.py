@@ -31,7 +31,7 @@ def fixture_url(server):
 
 @pytest.fixture(scope="module", name="conversation")
 def fixture_conversation(server):
-    """What is answered to both questions: at temperature 0, of at most eight tokens."""
+    """Returns the answers to both questions, at temperature 0 and of at most eight tokens."""
     messages = [{"role": "system", "content": RULE}]
     answers = []
     for question in (QUESTION, FOLLOWING):
@@ -94,7 +94,7 @@ def test_litellm(url, conversation, monkeypatch):
 
 
 def test_llm(url, conversation, tmp_path):
-    """By its command, as people use it."""
+    """Uses its command, as users do."""
     model = {"model_id": "cortado", "model_name": "smollm2", "api_base": url}
     (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([model]))
     environment = {**os.environ, "LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "none", "LLM_LOAD_PLUGINS": ""}

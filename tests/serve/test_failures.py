@@ -1,4 +1,4 @@
-"""Answers that fail here: their status, what /metrics, /health and the log say of them; and who is asked in a wrong way."""
+"""Failing answers: their status, /metrics, /health and the log; and wrong requests."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ def health(server):
 
 
 def events(server, body):
-    """The events of a streamed response."""
+    """Returns the events of a streamed response."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     connection.request("POST", "/v1/responses", json.dumps(body | {"stream": True}))
     lines = connection.getresponse().read().decode().splitlines()
@@ -31,7 +31,7 @@ def events(server, body):
 
 
 def reasons(server):
-    """What the log says of requests that failed: (path, status, reason)."""
+    """Returns the log's (path, status, reason) of failed requests."""
     lines = [json.loads(line) for line in pathlib.Path(server.log).read_text().splitlines() if line.startswith('{"time"')]
     return [(line["path"], line.get("status"), line["reason"]) for line in lines if "reason" in line]
 
@@ -55,7 +55,7 @@ def test_a_store_that_is_gone(start_server, talker, tmp_path):
         assert status == 200
         wait_until(lambda: server.metric(FAILED) == 3)
         wait_until(lambda: server.metric('cortado_requests_total{path="/v1/responses",status="500"}') == 1)
-        # Which it was cannot be seen any more; that there was none, as a missing file would say, is not true.
+        # The store is gone, so the id cannot be checked; "not found", as for a missing file, would be wrong.
         request = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
         request.request("GET", "/v1/responses/" + first["id"])
         assert request.getresponse().status == 500
@@ -125,7 +125,7 @@ def test_a_form_without_a_way_out(start_server, few_letters):
 
 
 def test_who_has_hung_up_is_no_failure(start_server, few_letters):
-    """His answer is cancelled, and the log tells it by a status of its own."""
+    """The answer is cancelled, and the log has its own status for this."""
     with start_server(few_letters, "--max-answer", 10**7) as server:
         body = json.dumps({"prompt": "say it", "max_tokens": 10**7}).encode()
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)

@@ -20,7 +20,7 @@ QUESTIONS = [
 
 @pytest.fixture(name="few_shot")
 def fixture_few_shot(root, program, tmp_path):
-    """few_shot(*words): the script with them, with a folder of tasks of its own, --include TASKS."""
+    """few_shot(*words) runs the script with these words and --include for a folder of test tasks."""
     (tmp_path / "tasks").mkdir()
     data = tmp_path / "questions.jsonl"
     data.write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
@@ -39,7 +39,7 @@ def fixture_few_shot(root, program, tmp_path):
 
 
 def servers(tmp_path):
-    """What the script has left behind."""
+    """Returns what the script has left."""
     return list(tmp_path.glob("tmp.*"))
 
 

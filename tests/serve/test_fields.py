@@ -1,4 +1,4 @@
-"""What `cortado serve` makes of every field: wrong types and ranges are refused by name, what is not there is said."""
+"""How `cortado serve` treats every field: wrong types and ranges are refused by name, and so are unsupported fields."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ COMPLETION = {"prompt": "ab", "max_tokens": 1, "seed": 1}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:,"}}]
 
-# Of both kinds of call: the field and what it must not be.
+# For both kinds of call: a field and its invalid values.
 COMMON = {
     "model": [5, [], {}, True],
     "temperature": ["1", True, -0.1, 101, []],
@@ -47,7 +47,7 @@ ONLY_CHAT = {
     "top_logprobs": [2, "2"],  # without logprobs
     "modalities": [["audio"], 5],
 }
-# What would change an answer, and is not there.
+# Unsupported fields that would change answers.
 UNSUPPORTED = [
     ("completions", {"suffix": "b"}, "suffix"),
     ("completions", {"guided_json": {"a": 1}}, "guided_json"),
@@ -74,7 +74,7 @@ MESSAGES = [
     ({"role": "user", "content": "a", "tool_calls": [{}]}, "messages[0].tool_calls"),
     ({"role": "user", "content": "a", "contents": "b"}, "messages[0].contents"),
 ]
-# The same of the endpoints for tokens.
+# The same for the token endpoints.
 TOKENS = [
     ("/tokenize", {}, "prompt"),
     ("/tokenize", {"prompt": 5}, "prompt"),
@@ -94,7 +94,7 @@ def fixture_server(start_server, tiny):
 
 
 def refused(server, path, body, param, status=400):
-    """The message of OpenAI's error object, which must name `param`."""
+    """Returns the message of OpenAI's error object, which must name `param`."""
     found, reply = server.post(path, body)
     assert found == status, reply
     assert set(reply) == {"error"} and set(reply["error"]) == {"message", "type", "param", "code"}
@@ -149,7 +149,7 @@ def test_fields_of_a_message(server, message, param):
     refused(server, "/v1/chat/completions", {**CHAT, "messages": [message]}, param)
 
 
-# What `--strict` refuses: out of range, or not OpenAI's. Without it the answer is that of a body without the field.
+# Values that `--strict` refuses: out of range, or not in OpenAI's API. Without it the field has no effect.
 STRICT = [
     ("stop", ""),
     ("stop", ["", None]),
@@ -256,7 +256,7 @@ def test_paths_and_methods(server):
 
 
 def documented(root):
-    """The table of docs/serving.md: by field what each kind of call makes of it."""
+    """Returns docs/serving.md's table: how each kind of call treats each field."""
     rows = {}
     for line in (root / "docs/serving.md").read_text().split("## Fields")[1].split("\n## ")[0].splitlines():
         if not line.startswith("| `"):
@@ -291,7 +291,7 @@ def test_the_documents_tell_what_becomes_of_every_field_of_openais(server, root,
         assert words <= {"done", "neutral", "refused"}, (name, words)
         if not words:
             continue
-        # What no field takes for its value.
+        # Values that no field accepts.
         reply = server.post("/v1/" + call, {**start, name: [{"certainly": "not this"}]})[1]
         param = (reply.get("error") or {}).get("param")
         complained = re.split(r"[.\[]", param or "")[0] == name

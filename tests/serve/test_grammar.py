@@ -1,4 +1,4 @@
-"""Answers that are held to JSON and to schemas, by OpenAI's own Python package."""
+"""Answers in JSON and by schemas, with OpenAI's own Python package."""
 
 import datetime
 import enum
@@ -65,7 +65,7 @@ def fixture_client(server):
 
 
 def check(text):
-    """That it is of the schema, its keys in the schema's order."""
+    """Checks that an answer follows the schema, with its keys in the schema's order."""
     it = json.loads(text)
     jsonschema.validate(it, SCHEMA)
     assert list(it) == SCHEMA["required"]
@@ -93,7 +93,7 @@ def test_streams_say_what_wholes_say(client):
 
 
 def test_objects_without_a_schema(client):
-    """Nothing but the model itself ends such an object, and a small one may go on for long."""
+    """Only the model itself ends such an object, and a small model may continue for long."""
     reply = client.chat.completions.create(
         model="smollm2", messages=ASK, response_format={"type": "json_object"}, max_tokens=200, n=6, seed=1, frequency_penalty=0.5
     )
@@ -127,7 +127,7 @@ def test_responses_go_on(client):
     first = client.responses.create(model="smollm2", input=ASK[0]["content"], text=text, max_output_tokens=300, temperature=0)
     assert first.status == "completed" and first.text.format.type == "json_schema"
     check(first.output_text)
-    # The next turn is held to nothing, and goes on from the state.
+    # The next turn has no schema and continues from the state.
     free = client.responses.create(
         model="smollm2", input="What was its name?", previous_response_id=first.id, max_output_tokens=8, temperature=0
     )
@@ -204,7 +204,7 @@ def sized(limits):
     ids=range(10),
 )
 def test_drawn_answers_fit(client, schema):
-    """From a model that would write something else, at a temperature at which it would not write anything twice."""
+    """The model would write something else, and at this temperature nothing twice."""
     form = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
     reply = client.chat.completions.create(
         model="smollm2", messages=ASK, response_format=form, max_tokens=150, temperature=1.5, n=4, seed=1
@@ -247,7 +247,7 @@ def test_discriminated_unions_and_sets_are_parsed(client):
             assert len(json.loads(text)["names"]) == len(home.names)
 
 
-# Small schemas of which a grammar becomes large: they are refused, or compiled in a time that others can wait.
+# Small schemas with large grammars are refused, or compiled so fast that others can wait.
 @pytest.mark.parametrize(
     "schema",
     [

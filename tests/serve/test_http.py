@@ -1,4 +1,4 @@
-"""`cortado serve` by curl and by bare sockets: what clients do wrong, and how they go."""
+"""`cortado serve` with curl and bare sockets: clients' mistakes, and closed connections."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ def fixture_server(start_server, tiny):
 
 
 def send(server, text):
-    """A connection on which these bytes have been sent."""
+    """Returns a connection on which these bytes were sent."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=300)
     connection.sendall(text if isinstance(text, bytes) else text.encode())
     return connection
@@ -48,7 +48,7 @@ def test_who_hangs_up_frees_his_row(server, stream):
     for connection in connections:
         connection.close()
     wait_until(lambda: server.metric("cortado_writing") == 0)
-    wait_until(lambda: server.metric(cancelled) == before + 3)  # none has come to its own end
+    wait_until(lambda: server.metric(cancelled) == before + 3)  # none has ended normally
 
 
 def test_requests_that_are_none(server):
@@ -61,10 +61,10 @@ def test_requests_that_are_none(server):
 
 
 def all_that_comes(connection, seconds=3):
-    """The bytes until the connection is closed, or nothing more comes."""
+    """Returns the bytes until the connection closes or nothing more comes."""
     received = b""
     with contextlib.suppress(TimeoutError, ConnectionResetError):
-        while piece := connection.recv(65536):  # the first may take as long as it likes
+        while piece := connection.recv(65536):  # the first one has no limit
             received += piece
             connection.settimeout(seconds)
     return received
@@ -80,7 +80,7 @@ def test_paths_that_are_no_text(start_server, tiny, log):
 
 
 def test_a_body_is_no_request(start_server, tiny, tmp_path):
-    """What a refused request brings is not taken for the next one of its connection."""
+    """A refused request's body is not parsed as the connection's next request."""
     (tmp_path / "keys").write_text("secret\n")
     inner = "GET /v1/models HTTP/1.1\r\nAuthorization: Bearer secret\r\n\r\n"
     key = "Authorization: Bearer secret\r\n"
@@ -88,7 +88,7 @@ def test_a_body_is_no_request(start_server, tiny, tmp_path):
 
     def answers(head, body):
         connection = send(server, f"{head}\r\n\r\n")
-        time.sleep(0.1)  # what comes together with a request the library forgets
+        time.sleep(0.1)  # the library drops bytes that come with a request
         with contextlib.suppress(OSError):
             for part in (body, inner):
                 connection.sendall(part.encode())
@@ -127,7 +127,7 @@ def test_a_signal_at_the_beginning(program, tiny, delay):
     process = subprocess.Popen([program, "serve", tiny, "--port", "0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(delay)
     process.terminate()
-    assert process.wait(300) in (0, -15)  # before it listens for signals it ends as any program
+    assert process.wait(300) in (0, -15)  # before it handles signals it ends like any program
 
 
 def test_what_is_wrong_is_named(server):
@@ -158,7 +158,7 @@ def test_pages_of_others_may_not_call(server, start_server, tiny):
     with start_server(tiny, "--cors", "https://good.example") as other:
         assert other.post("/v1/completions", body, {"Origin": "https://good.example"})[0] == 200
         assert other.post("/v1/completions", body, {"Origin": "https://evil.example"})[0] == 403
-        # What a browser asks before a page may call: it may send what it wants to.
+        # A browser's preflight request: the reply allows the method and the headers that it names.
         asked = {
             "Origin": "https://good.example",
             "Access-Control-Request-Method": "DELETE",

@@ -1,4 +1,4 @@
-"""POST /v1/inspect: what a model's layers do with a text, while the server goes on answering."""
+"""POST /v1/inspect: what a model's layers do with a text, while the server keeps answering."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ TEXT = "The keeper lit the lamp. The lamp was lit."
 
 @pytest.fixture(scope="module", name="kinds")
 def fixture_kinds(program, root, tmp_path_factory):
-    """A run over bytes, each of whose layers has another kind of memory."""
+    """A run over bytes whose layers have different kinds of memory."""
     run = tmp_path_factory.mktemp("runs") / "kinds"
     mixers = [
         {"mixer": "lola", "chunk": 8, "cache": 4},
@@ -65,7 +65,7 @@ def test_memories_and_what_decided(server):
         first = max(0, (t // 8 - 1) * 8)
         assert row[first:] == "0" * (t + 1 - first) and "-" not in row
         assert row[:first].count("1") == min(4, first)
-    # Of those that were ranked, the highest stay.
+    # The highest of the ranked ones stay.
     assert [it["before"] for it in head["decisions"]] == [16, 24, 32, 40]
     for it in head["decisions"]:
         stayed = [score for score, stays in zip(it["scores"], it["stays"], strict=True) if stays]

@@ -1,4 +1,4 @@
-"""Limits of `cortado serve` that clients could go around, and what ends when the server ends."""
+"""Limits of `cortado serve` that clients could evade, and what stops when the server stops."""
 
 import concurrent.futures
 import gzip
@@ -47,7 +47,7 @@ def test_a_large_body_that_was_packed(server):
 
 
 def test_what_curl_sends_may_be_as_large_as_any(server):
-    """Without -H its type is that of a form."""
+    """Without -H, curl sends a form's content type."""
     body = json.dumps({"prompt": "x" * 20_000, "max_tokens": 1})
     command = ["curl", "-sS", f"{server.address}/v1/completions", "-d", body]
     reply = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=300).stdout)
@@ -55,7 +55,7 @@ def test_what_curl_sends_may_be_as_large_as_any(server):
 
 
 def test_a_crowd_waits_to_be_taken(start_server, tiny):
-    """While nobody takes them, as on a machine that is busy."""
+    """Connections wait in the backlog, as on a busy machine."""
     with start_server(tiny) as server:
         server.process.send_signal(signal.SIGSTOP)
         try:
@@ -70,7 +70,7 @@ def test_a_crowd_waits_to_be_taken(start_server, tiny):
 
 
 def test_a_name_that_was_bound_anew(server):
-    """A page of evil.example whose name has come to mean 127.0.0.1."""
+    """A page of evil.example, whose name now resolves to 127.0.0.1."""
     body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: evil.example:{server.port}\r\nOrigin: http://evil.example:{server.port}\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=300) as connection:
@@ -114,7 +114,7 @@ def test_who_only_holds_a_connection_does_not_hold_the_server(start_server, tiny
 
 
 def test_nobody_but_the_engine_keeps_threads_that_compute(start_server, talker, tmp_path):
-    """Of more of OpenMP's threads than CPUs each sleeps between two operations: a token would take twice as long."""
+    """With more OpenMP threads than CPUs, threads sleep between operations: a token would take twice as long."""
     connections = 4
     stored = ["--store", tmp_path, "--cache-bytes", "1"]  # states go to files, and are read from them
     words = ["--weights", "int8", "--threads", "2", "--max-connections", connections, *stored]
@@ -137,7 +137,7 @@ def resident_mib(server):
 
 
 def test_prompts_of_many_lengths_leave_little_behind(start_server, tiny, monkeypatch):
-    """oneDNN keeps what it made for a product of so many rows, for the case that as many come again."""
+    """oneDNN caches one primitive per number of rows, in case the number returns."""
     monkeypatch.setenv("CORTADO_MATMUL", "onednn")
     with start_server(tiny, "--cache-bytes", 1) as server:
 
@@ -152,7 +152,7 @@ def test_prompts_of_many_lengths_leave_little_behind(start_server, tiny, monkeyp
 
 
 def test_large_bodies_leave_no_memory_behind(start_server, talker):
-    """Refused and answered ones, in the threads of many connections, each of which would keep what it once needed."""
+    """Refused and answered requests in many connections' threads, each of which would keep its largest memory."""
     words = "a b c d " * 400_000
     asked = [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": words}], "max_tokens": 1}, 400),
@@ -176,7 +176,7 @@ def test_a_text_that_is_far_too_long_is_not_read_to_its_end(start_server, talker
     with start_server(talker, "--weights", "int8", "--max-prompt", 1000) as server:
         status, reply = server.post("/v1/completions", {"prompt": "a b c d " * 100_000, "max_tokens": 1})
         assert status == 400 and "of 800000 bytes has more than 1000 tokens" in reply["error"]["message"]
-        # Many bytes are few tokens where they are spaces.
+        # Many spaces are few tokens.
         spaces = server.post("/tokenize", {"prompt": " " * 30_000})[1]["count"]
         assert spaces < 1000
         assert server.post("/v1/completions", {"prompt": " " * 30_000, "max_tokens": 1})[0] == 200

@@ -1,4 +1,4 @@
-"""lm-eval by its `local-completions` on `cortado serve`, against its own `hf` model on the exported folder."""
+"""lm-eval's `local-completions` on `cortado serve`, against its own `hf` model on the exported folder."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def fixture_tasks(tmp_path_factory):
     return folder
 
 
-# In one process, and without lm-eval's own thousands of tasks: reading those takes longer than all questions.
+# Runs in one process and without lm-eval's own tasks: reading those takes longer than all questions.
 EVALUATE = """
 import json, sys
 from lm_eval import simple_evaluate
@@ -55,7 +55,7 @@ json.dump(answered, open(sys.argv[3], "w"))
 
 
 def evaluate(tasks, out, *calls):
-    """Of each call the samples by task: (what was answered) lists in the order of the documents."""
+    """Returns each call's samples by task, as lists of answers in the order of the documents."""
     environment = {
         **os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tasks / "cache"),
         "OPENAI_API_KEY": "none", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1",
@@ -71,7 +71,7 @@ def flat(value):
 
 
 def numbers(value):
-    """Log-likelihoods as numbers, whether lm-eval wrote them as such or as text."""
+    """Returns log-likelihoods as numbers, even if lm-eval wrote them as text."""
     found = []
     for item in flat(value):
         try:
@@ -107,7 +107,7 @@ def test_the_same_as_hf(program, start_server, talker, tasks, tmp_path):
 
 @pytest.fixture(scope="module", name="demo")
 def fixture_demo(program, root, tmp_path_factory):
-    """What `make demo` makes, of two steps: a token a character, and no mark that ends or begins a text."""
+    """`make demo`'s model after two steps: one token per character, and no token that begins or ends a text."""
     folder = tmp_path_factory.mktemp("demo")
     words = ["prepare", "data/tinyshakespeare.txt", "--tokenizer", "char", "--out", folder / "data"]
     subprocess.run([program, *words], check=True, capture_output=True, cwd=root)
@@ -142,7 +142,7 @@ def test_the_demo_with_its_own_tokenizer(start_server, demo, tasks, tmp_path):
             return sum(scores[len(before) :])
 
         expected = [scored(question, choice) for question, choices, _ in QUESTIONS for choice in choices]
-        found = numbers(remote["cortado_choice"])[::2]  # beside each: whether it is the likeliest
+        found = numbers(remote["cortado_choice"])[::2]  # each comes with whether it is the likeliest
         assert found == pytest.approx(expected, abs=1e-3)
         assert numbers(remote["cortado_perplexity"]) == pytest.approx([scored("\n", text) for text in TEXTS], abs=1e-3)
     assert remote["cortado_generation"] == texts["cortado_generation"] == talked["cortado_generation"]

@@ -1,4 +1,4 @@
-"""`cortado serve` by OpenAI's own Python package."""
+"""`cortado serve` with OpenAI's own Python package."""
 
 import asyncio
 

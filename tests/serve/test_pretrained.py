@@ -1,4 +1,4 @@
-"""`cortado serve` of a GGUF file, and what it samples with where a request says nothing."""
+"""`cortado serve` with a GGUF file, and its default sampling."""
 
 import json
 

@@ -12,7 +12,7 @@ import threading
 import pytest
 from until import wait_until
 
-pytestmark = pytest.mark.slow  # servers that are killed, and start anew
+pytestmark = pytest.mark.slow  # servers that are killed and restarted
 
 
 def answers(port):
@@ -47,7 +47,7 @@ def text_of(response):
 
 
 def conversation(servers):
-    """Four turns, each on the next of the servers; the texts, and how many tokens were not read again."""
+    """Runs four turns, each on the next server; returns the texts, and how many tokens were cached."""
     previous, texts, cached = None, [], []
     for turn, text in enumerate(("My name is Anna.", "I live in Oslo.", "What is my name?", "Where do I live?")):
         reply = say(servers[turn % len(servers)], text, previous)
@@ -83,7 +83,7 @@ def test_a_replica_that_is_killed_loses_only_its_answer(start_server, talker, re
 
 @contextlib.contextmanager
 def nginx(root, folder, replicas):
-    """examples/nginx.conf before these two servers; its address."""
+    """Starts nginx with examples/nginx.conf before these two servers; returns its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -103,7 +103,7 @@ def nginx(root, folder, replicas):
 
 
 def through(port, body):
-    """The events of an answer, as they come."""
+    """Yields the events of an answer as they come."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     connection.request("POST", "/v1/responses", json.dumps(body | {"stream": True}), {"Content-Type": "application/json"})
     reply = connection.getresponse()

@@ -1,4 +1,4 @@
-"""Streams of `cortado serve` and what they have to agree with, by OpenAI's package, curl and http.client."""
+"""Streams of `cortado serve` equal whole answers, with OpenAI's package, curl and http.client."""
 
 import asyncio
 import http.client
@@ -73,7 +73,7 @@ def test_echo_comes_first(client):
         assert max(top.values()) >= logprob
     lists = (scores.tokens, scores.token_logprobs, scores.top_logprobs)
     for text, logprob, top in zip(*(values[-4:] for values in lists), strict=True):
-        assert top == {text: logprob}  # greedy: the very same number
+        assert top == {text: logprob}  # greedy: the same number
 
 
 def test_prompts_of_tokens_and_of_texts(client, server):
@@ -151,7 +151,7 @@ def test_a_stream_that_is_closed_frees_its_row(client, server):
     before = server.metric(cancelled)
     stream.close()
     wait_until(lambda: server.metric("cortado_writing") == 0)
-    wait_until(lambda: server.metric(cancelled) == before + 1)  # it has not come to its own end
+    wait_until(lambda: server.metric(cancelled) == before + 1)  # it has not ended normally
 
 
 def test_too_long_a_prompt(client):
@@ -168,7 +168,7 @@ def curl(*words):
 
 
 def test_curl(server):
-    """What a reader of the README types."""
+    """Runs the README's commands."""
     assert json.loads(curl(server.address + "/v1/models"))["data"][0]["id"] == "smollm2"
     prompt = json.dumps({"prompt": "One, two,", "max_tokens": 4, "temperature": 0})
     text = json.loads(curl(server.address + "/v1/completions", "-d", prompt))["choices"][0]["text"]

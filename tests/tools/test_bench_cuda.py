@@ -1,4 +1,4 @@
-"""bench/cuda/operators.py without a GPU: the table of an earlier run, and what it says where there is nothing to measure."""
+"""bench/cuda/operators.py without a GPU: an earlier run's table, and the message if there is nothing to measure."""
 
 import json
 import subprocess

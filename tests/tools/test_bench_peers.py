@@ -1,4 +1,4 @@
-"""bench/peers: how results are measured, checked, and held against the goals. No other implementation is needed here."""
+"""bench/peers: how results are measured, checked, and compared with the goals. Needs no other implementation."""
 
 import sys
 

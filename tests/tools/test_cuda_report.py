@@ -1,5 +1,5 @@
-"""scripts/cuda_report.py: every kernel for GPUs compiles for every architecture, without a GPU, and without spills. Here in
-one variant of each, of which the spills are looked at for one architecture; all of them in `make check-all`, minutes."""
+"""scripts/cuda_report.py: every GPU kernel compiles for every architecture, without a GPU and without spills. This test
+compiles one variant of each and checks its spills on one architecture; `make check-all` takes minutes for all."""
 
 import json
 import pathlib
@@ -19,7 +19,7 @@ def report(root, *words):
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src/cortado"
 FILES = {f"{path.parent.name}/{path.name}": path for path in sorted(SOURCES.glob("*/*/kernel*.cu"))}
-# Some of what is in them.
+# Some of their kernels.
 KERNELS = {"gated_scan/kernel.cu": {"gated_scan", "gated_scan_dot_reverse", "gated_scan_states", "gated_scan_join"},
            "gated_scan/kernel_channels.cu": {"on_keys", "on_values_reverse", "channel_gradient"},
            "gated_scan/kernel_step.cu": {"scan_step"},
@@ -62,7 +62,7 @@ def test_what_does_not_fit_or_is_wrong_is_said(root, tmp_path):
 
 
 def test_the_library_has_every_kernel(root, tmp_path):
-    """scripts/embed_cuda.py: each file's text with what it includes, once, and nothing of the emulation."""
+    """scripts/embed_cuda.py: each file's text has its includes once, and nothing of the emulation."""
     out = tmp_path / "sources.cpp"
     subprocess.run([sys.executable, root / "scripts/embed_cuda.py", out], check=True)
     text = out.read_text()
@@ -72,4 +72,4 @@ def test_the_library_has_every_kernel(root, tmp_path):
     assert '#include "cortado/primitives/gated' not in text and "ucontext" not in text
     before = out.stat().st_mtime_ns
     subprocess.run([sys.executable, root / "scripts/embed_cuda.py", out], check=True)
-    assert out.stat().st_mtime_ns == before  # nothing is compiled anew
+    assert out.stat().st_mtime_ns == before  # nothing is compiled again

@@ -1,4 +1,4 @@
-"""primitives/cuda/runtime.h without a GPU: a driver that writes down what it is asked stands in its place."""
+"""primitives/cuda/runtime.h without a GPU, on a fake driver that logs its calls."""
 
 import os
 import re
@@ -11,7 +11,7 @@ pytest.importorskip("nvidia", reason="pip install nvidia-cuda-nvrtc")
 
 @pytest.fixture(name="say", scope="module")
 def fixture_say(root, build, tmp_path_factory):
-    """say(tests, more environment) -> (what the tests say, what the driver was asked)."""
+    """say(tests, more environment) returns (the tests' output, the driver's log)."""
     folder = tmp_path_factory.mktemp("driver")
     library = folder / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, root / "tests/tools/pretended_cuda.c"], check=True)
@@ -30,7 +30,7 @@ def fixture_say(root, build, tmp_path_factory):
 
 @pytest.fixture(name="run", scope="module")
 def fixture_run(say):
-    """run(cache) -> (what the test says it compiled, what the driver was asked)."""
+    """run(cache) returns (what the test says it compiled, the driver's log)."""
 
     def run(cache):
         said, asked = say("*", CORTADO_CUDA_CACHE=str(cache))

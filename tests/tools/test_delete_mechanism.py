@@ -1,4 +1,4 @@
-"""scripts/delete_mechanism.py: what goes with a mechanism, and what stays."""
+"""scripts/delete_mechanism.py: what is deleted with a mechanism, and what stays."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def scan(x):
 
 @pytest.fixture(name="house")
 def fixture_house(tmp_path):
-    """Three mechanisms, of which mochaccino stands on mocha, and mocha on latte."""
+    """Three mechanisms: mochaccino uses mocha, and mocha uses latte."""
     stands_on = {"latte": "shared", "mocha": "latte", "mochaccino": "mocha"}
     files = {f"src/cortado/mechanisms/{name}/mixer.h": f'#include "cortado/mechanisms/{other}/op.h"\n' for name, other in stands_on.items()}
     for name in stands_on:

@@ -1,4 +1,4 @@
-"""scripts/experiments_paper.py: every file of experiments/ is in it, and what stands for data sets is read."""
+"""scripts/experiments_paper.py covers every file of experiments/, and its small data sets can be read."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The libraries export their own names and nothing else: no part of libstdc++, of torch or of a library in them."""
+"""The libraries export only their own names: nothing of libstdc++, torch or a library inside them."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The commands that a reader of the README pastes first, as they stand. Only the port, the demo's folder and its number
+"""The README's first commands, unchanged. Only the port, the demo's folder and its number
 of steps differ, and answers are short, so the tests take seconds."""
 
 import json
@@ -23,7 +23,7 @@ def section(path, begin, end):
 
 @pytest.fixture(scope="module", name="parts")
 def fixture_parts(root):
-    """The documents' first commands: [(language, text), ...]."""
+    """Returns the documents' first commands: [(language, text), ...]."""
     readme, serving = root / "README.md", root / "docs/serving.md"
     texts = [section(readme, "## First steps", "## From Python"), section(serving, "", "## Endpoints")]
     return [BLOCK.findall(text) for text in texts]
@@ -43,14 +43,14 @@ def fixture_make(root, build, tmp_path_factory):
 
 @pytest.fixture(scope="module", name="demo")
 def fixture_demo(make):
-    """What `make demo` prints."""
+    """Returns what `make demo` prints."""
     done = subprocess.run(make("demo"), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 class Serving:
-    """`make TARGET` of one that serves, until the with statement ends."""
+    """Runs `make TARGET` of a server until the with statement ends."""
 
     def __init__(self, command, log):
         self.log = log
@@ -72,7 +72,7 @@ class Serving:
         self.process.communicate(timeout=60)
 
     def paste(self, text):
-        """A block of lines for a shell: what each prints."""
+        """Runs a block of shell lines; returns what each prints."""
         lines = [f"{line}\nprintf '\\n%s\\n' --next--" for line in text.splitlines() if not line.startswith("make ")]
         script = "\n".join(lines).replace(ADDRESS, self.address)
         done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, timeout=120, check=True)
@@ -94,7 +94,7 @@ def check_answer(printed):
 
 @pytest.mark.parametrize("target", quick(["serve-demo"], "serve-demo", "serve-smollm2"))
 def test_the_documents_first_calls(make, demo, parts, tmp_path, target):
-    """With the model of the demo, which was not taught to chat, and with SmolLM2."""
+    """Runs them with the demo's model, which has no chat template, and with SmolLM2."""
     with Serving(make(target), tmp_path / "log") as server:
         said = "".join(server.said)
         assert "Training" not in said  # the demo was trained
@@ -124,7 +124,7 @@ def test_a_conversation_goes_on_in_the_shell(make, demo, parts, tmp_path):
 
 
 def test_commands_that_the_demo_prints(make, demo, root, program):
-    """At its end it says how to go on; every command that it shows can be pasted."""
+    """At its end it shows the next commands; each can be pasted."""
     end = demo[demo.rindex("The model is in") :]
     commands = re.findall(r"^  (.*)$", end, re.M)
     assert [command.split()[0] for command in commands] == [str(program), "make"]
@@ -137,7 +137,7 @@ def test_commands_that_the_demo_prints(make, demo, root, program):
 
 
 def test_the_demo_is_trained_once(make, tmp_path):
-    """By a program that notes what it is asked for."""
+    """Uses a program that logs how it is called."""
     asked = tmp_path / "asked"
     stub = tmp_path / "build" / "bin" / "cortado"
     stub.parent.mkdir(parents=True)
@@ -176,7 +176,7 @@ def test_the_program_is_where_the_readme_says(demo, parts, root, build, make):
 
 @pytest.mark.slow
 def test_the_memory_demo_finds_its_number(make):
-    """In a short text: with the cache as with softmax, at less memory."""
+    """In a short text the cache finds what softmax finds, with less memory."""
     done = subprocess.run(make("demo-memory"), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^(\w[\w, ]+?) +([\d.,]+) MiB +[\d.]+  (yes|no) ", done.stdout, re.M)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.slow  # a training that is killed, and one that is not
+pytestmark = pytest.mark.slow  # one training is killed, one is not
 
 
 @pytest.mark.mechanism("macchiato")

@@ -1,4 +1,4 @@
-"""scripts/lint.py finds what it is there for."""
+"""scripts/lint.py finds the faults that it checks for."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ LONG = "int f(int x) {\n" + "  ++x;\n" * 59 + "  return x;\n}\n"  # 62 lines
 
 @pytest.fixture(name="lint")
 def fixture_lint(tmp_path, root):
-    """A repository of its own with these files and exceptions -> (exit code, output)."""
+    """Lints a new repository with these files and exceptions; returns (exit code, output)."""
 
     def run(files, exceptions=""):
         (tmp_path / "scripts").mkdir()

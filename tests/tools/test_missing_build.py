@@ -1,4 +1,4 @@
-"""Where nothing is built the tests say so in one line, wherever one begins."""
+"""Without a build, all tests say so in one line."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(name="without_build")
 def fixture_without_build(root, tmp_path):
-    """without_build(word, ...): Python with these words, for a build folder that is empty."""
+    """without_build(word, ...) runs Python with these words for an empty build folder."""
 
     def run(*words, **changes):
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "CORTADO"))}

@@ -95,7 +95,7 @@ def test_what_is_no_computation_is_left_alone(mutants):
 
 
 def test_one_build_holds_them_all(mutants, tmp_path):
-    """Compiled and run: each change is chosen by CORTADO_MUTANT, and none without it."""
+    """In the compiled program CORTADO_MUTANT chooses one change; without it there is none."""
     wanted = {"a - b": "a + b", "i < 3": "i <= 3", "std::max(a, i)": "std::min(a, i)"}
     changes = [c for cs in mutants.places(PROGRAM).values() for c in cs if wanted.get(c.before) == c.after]
     assert len(changes) == 3
@@ -164,7 +164,7 @@ def test_a_compilers_complaint_names_its_mutants(mutate, tmp_path, monkeypatch, 
 
 
 def test_own_tests_come_first(mutate):
-    """Then those of the mechanisms; never those of what lies below."""
+    """The mechanisms' tests come next; tests of lower layers never run."""
 
     def order(file):
         return [name for name, _ in mutate.stages(file, ["primitives_tests", "mechanisms_tests", "nn_tests"])]
@@ -188,7 +188,7 @@ def test_an_endless_mutant_is_ended(mutate, tmp_path, monkeypatch):
 
 
 def test_only_unexplained_survivors_count(mutate, mutants, tmp_path, monkeypatch, capsys):
-    """An explanation is of one place: the line's code, the change in angles."""
+    """An explanation covers one place: the line's code, with the change in «»."""
     monkeypatch.setattr(mutate, "ROOT", tmp_path)
     monkeypatch.setattr(mutate, "EXPLAINED", tmp_path / "explained.json")
     text = "int f() {\n  return g(0,\n           0);\n}\n"

@@ -1,4 +1,4 @@
-"""tests/preloaded.py: calls are forks, in whichever test they are, unless their environment is another."""
+"""tests/preloaded.py: calls are forks in every test, unless their environment differs."""
 
 import signal
 

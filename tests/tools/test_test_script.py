@@ -1,4 +1,4 @@
-"""scripts/test.sh, with compilers, ctest and pytest that only say what they were called with."""
+"""scripts/test.sh, with fake compilers, ctest and pytest that print their arguments."""
 
 import os
 import pathlib
@@ -59,7 +59,7 @@ def test_it_fails_when_either_fails_and_both_are_shown(run, codes, says):
 
 def test_ctrl_c_stops_both(command, tmp_path):
     words, environment = command("all")
-    words = ["env", "--default-signal=INT", *words]  # what a shell has in the background ignores it, and so would a script
+    words = ["env", "--default-signal=INT", *words]  # a shell's background jobs ignore it, and so would a script
     started = tmp_path / "started"
     with subprocess.Popen(words, env={**environment, "WAIT": str(started)}, stdout=subprocess.PIPE, text=True, start_new_session=True) as it:
         while "waiting" not in it.stdout.readline():

@@ -1,4 +1,4 @@
-"""Every kernel is run on threads of its own, where the thread sanitizer can follow it (`make tsan`)."""
+"""Every kernel runs on std::threads, which the thread sanitizer can follow (`make tsan`)."""
 
 import re
 

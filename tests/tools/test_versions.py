@@ -1,4 +1,4 @@
-"""The version stands in three files; the changelog says what it promises."""
+"""The version is equal in three files; the changelog has its promises."""
 
 import re
 

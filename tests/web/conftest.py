@@ -1,4 +1,4 @@
-"""What the tests of the page share: a real server with the page that was just built, and a real browser."""
+"""Shared by the tests of the page: a real server with the page that was just built, and a real browser."""
 
 import os
 import pathlib
@@ -36,7 +36,7 @@ def fixture_dist(once):
 
 @pytest.fixture(scope="session", name="talker")
 def fixture_talker(smollm2):
-    """A model that talks."""
+    """A model that can chat."""
     return smollm2
 
 
@@ -61,7 +61,7 @@ def fixture_browser():
 
 @pytest.fixture(name="open_page")
 def fixture_open_page(browser, server):
-    """open_page("memory", width=320): a page that must not complain, nor call anything but its server."""
+    """open_page("memory", width=320) opens a page that must report no errors and call only its server."""
     contexts, complaints = [], []
 
     def watch(page):
@@ -98,7 +98,7 @@ def fixture_open_page(browser, server):
 
 @pytest.fixture(name="page_of")
 def fixture_page_of(browser, program, dist, tmp_path):
-    """page_of(*words, status="ready", width=1280): a page of a server of its own, `cortado serve WORDS`."""
+    """page_of(*words, status="ready", width=1280) opens the page of a new server, `cortado serve WORDS`."""
     servers, pages = [], []
 
     def page_of(*words, status="ready", width=1280, height=800):
@@ -121,7 +121,7 @@ def fixture_page_of(browser, program, dist, tmp_path):
 
 @pytest.fixture(name="shot")
 def fixture_shot(root):
-    """shot(page, name): a picture for the documentation, where CORTADO_SCREENSHOTS asks for it."""
+    """shot(page, name) saves a picture for the documentation if CORTADO_SCREENSHOTS is set."""
 
     def take(page, name):
         if not SHOTS:

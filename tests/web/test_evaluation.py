@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow  # a browser
 
 @pytest.fixture(scope="module", name="files")
 def fixture_files(program, talker, tmp_path_factory, root):
-    """What `eval niah` and `eval ppl` write about a real model."""
+    """Results of `eval niah` and `eval ppl` for a real model."""
     folder = tmp_path_factory.mktemp("results")
     text = folder / "text.txt"
     text.write_text((root / "README.md").read_text() * 3)
@@ -79,7 +79,7 @@ def test_a_sweep_says_what_it_was_about(open_page, root):
     expect(page.locator("main")).to_contain_text("Judged by accuracy, at scale laptop")
     expect(page.locator("main code").last).to_have_text(about["command"])
     expect(page.locator(".problem")).to_have_count(0)
-    # Alone it has no results.
+    # The plan alone has no results.
     other = open_page("evaluation")
     choose(other, folder / "sweep.json")
     expect(other.locator(".problem")).to_contain_text("its results.jsonl has the results")
@@ -116,7 +116,7 @@ def test_the_example(open_page):
     page.get_by_role("button", name="Show an example").click()
     expect(page.locator("main")).to_contain_text("15 runs have ended well")
     expect(page.locator(".u-over")).to_have_count(2)
-    # Three runs of softmax, of the largest state: none is lost at the edge.
+    # Softmax's three runs have the largest state; none is lost at the edge.
     bands = """() => { const canvas = document.querySelectorAll('.u-wrap canvas')[1];
       const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
       let bands = 0, inside = false;
@@ -136,7 +136,7 @@ def test_the_example(open_page):
 
 
 def test_every_kind_of_results_in_the_repository_is_drawn(open_page, root):
-    """Of the files whose lines say the same, one."""
+    """Draws one of the files whose lines have equal keys."""
     kinds = {}
     for path in sorted((root / "experiments" / "results").glob("*/results.jsonl")):
         kinds.setdefault(tuple(sorted(json.loads(path.read_text().splitlines()[0]))), path)

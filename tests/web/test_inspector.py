@@ -1,4 +1,4 @@
-"""The inspector: a text as a layer reads it, with the numbers that the server gives."""
+"""The inspector: a text as a layer reads it, with the server's numbers."""
 
 import json
 import re
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.mechanism(*LAYERS)]  # a browser
 
 @pytest.fixture(scope="module", name="kinds")
 def fixture_kinds(program, root, tmp_path_factory):
-    """A small run whose layers each have another kind of memory."""
+    """A small run whose layers have different kinds of memory."""
     run = tmp_path_factory.mktemp("kinds") / "run"
     mixers = [
         {"mixer": "lola", "chunk": 8, "cache": 6},
@@ -40,7 +40,7 @@ def fixture_kinds(program, root, tmp_path_factory):
 
 @pytest.fixture(scope="module", name="server")
 def fixture_server(program, talker, kinds, dist, tmp_path_factory):
-    """In place of the other tests' server: the one that open_page opens."""
+    """Replaces the other tests' server; open_page opens this one's page."""
     models = ("--model", f"kinds={kinds}", "--model", f"exact={talker}")
     server = Server(program, (*models, "--weights", "int8", "--page", dist), tmp_path_factory.mktemp("serve"))
     server.start()
@@ -50,7 +50,7 @@ def fixture_server(program, talker, kinds, dist, tmp_path_factory):
 
 @pytest.fixture(name="inspect")
 def fixture_inspect(server):
-    """inspect(layer): what the server says of that layer's first head."""
+    """inspect(layer) returns the server's inspection of that layer's first head."""
 
     def call(layer, **fields):
         body = {"model": "kinds", "prompt": TEXT, "layers": [layer], "heads": [0], **fields}
@@ -71,7 +71,7 @@ def show(page, layer=0, text=TEXT):
 
 
 def wait_layer(page, layer, head=0):
-    """Until a picture is of that head, or there is said why there is none."""
+    """Waits for that head's picture, or for the reason why there is none."""
     words = [f"layer {layer}, head {head}, {LAYERS[layer]}", f"Of {LAYERS[layer]} there are no weights"]
     there = "(words) => words.some((it) => document.querySelector('main').innerHTML.includes(it))"
     page.wait_for_function(there, arg=words)
@@ -88,7 +88,7 @@ def fact(page, name):
 
 
 def listed(page, title):
-    """The tokens and weights of one of the two lists."""
+    """Returns the tokens and weights of one of the two lists."""
     place = page.locator(".detail .fields div", has=page.get_by_role("heading", name=title))
     found = [it.inner_text() for it in place.locator("li").all()]
     return [(int(it.split()[0]), float(it.split()[-1])) for it in found if it.strip() and it[0].isdigit()]
@@ -142,7 +142,7 @@ def test_where_tokens_live_and_the_scores_that_decided(open_page, inspect, shot)
     counts = [head["places"][first["tokens"][5]].count(it) for it in "012"]
     said = f"{counts[0]} in the window, {counts[1]} in the cache, {counts[2]} in the state"
     expect(picture).to_have_attribute("aria-label", re.compile(said + "$"))
-    # Hovering the text again shows the mouse's token; the picture of the documentation is of one in the middle.
+    # Hovering the text again shows the mouse's token; the documentation's picture shows one in the middle.
     page.locator(".token").nth(20).hover()
     expect(page.locator(".detail h2")).to_contain_text("Token 20 ")
     shot(page, "inspector")
@@ -166,7 +166,7 @@ def test_every_kind_of_memory_has_its_picture(open_page, inspect, layer, title):
         best = max(range(len(head["latents"]["p"][last])), key=lambda it: head["latents"]["p"][last][it])
         expect(fact(page, "Chooses")).to_have_text(re.compile("^window" if best == 0 else f"^latent {best} "))
     if layer == 2:
-        # The page makes the contents itself, from what was written and what was kept.
+        # The page computes the contents itself, from what was written and kept.
         label = page.get_by_role("img", name="How much of each token").get_attribute("aria-label")
         contents = head["slots"]["contents"]
         most = max(abs(it) for row in contents for it in row)
@@ -267,7 +267,7 @@ def test_a_text_that_is_too_long_and_one_that_is_none(open_page):
 
 
 def refuse(page, when):
-    """Inspections are refused where `when(body)`."""
+    """Refuses inspections for which `when(body)` holds."""
 
     def no(route):
         if when(json.loads(route.request.post_data)):
@@ -288,7 +288,7 @@ def test_a_failed_inspection_leaves_no_picture_of_another_text(open_page):
     expect(page.locator(".ask .problem")).to_have_count(0)
     page.get_by_role("button", name="Inspect").click()
     wait_shown(page)
-    # Another text of the same model, too.
+    # So does another text of the same model.
     page.unroute("**/v1/inspect")
     refuse(page, lambda body: body["prompt"] == "No.")
     page.get_by_role("textbox", name="Text").fill("No.")
@@ -331,7 +331,7 @@ def test_an_example_is_longer_than_windows(open_page):
     words = page.locator(".token").all_inner_texts()
     needle = next(index for index, it in enumerate(words) if "secret" in it)
     assert len(words) <= 512 and len(words) - needle > 192  # LoLA's window and its cache, for SmolLM2
-    # Each row has its own scale: in nearly all of them there is a cell of the full colour.
+    # Each row has its own scale, so nearly every row has a cell of the full colour.
     rows = page.get_by_role("img", name="Weights").evaluate("""(it) => {
       const data = it.getContext('2d').getImageData(0, 0, it.width, it.height).data;
       let rows = 0;
@@ -382,7 +382,7 @@ def test_busy_servers_are_waited_for(open_page):
     refused, held, seen = [], [], []
 
     def once(route):
-        if refused:  # it asks again, and waits until the first answer's words have been seen
+        if refused:  # it asks again, and waits until the test has seen the first answer's message
             return route.continue_() if seen else held.append(route)
         refused.append(route)
         error = {"message": "another text is being inspected", "type": "rate_limit_error", "param": None, "code": None}

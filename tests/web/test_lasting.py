@@ -1,4 +1,4 @@
-"""What outlasts a reload, a server that goes, and a second tab."""
+"""What survives a reload, a server's end, and a second tab."""
 
 import datetime
 import json
@@ -16,7 +16,7 @@ STORY = "Tell me a long story about a lighthouse and its keeper."
 
 
 def goes_on(page, cut):
-    """The same words come again, and more."""
+    """The same text comes again, and more."""
     page.get_by_role("button", name="Go on").click()
     wait_words(page, len(cut))
     whole = stop(page)
@@ -171,7 +171,7 @@ def test_a_server_that_wants_a_key(page_of, talker, tmp_path):
     page.wait_for_selector(".status.ready")
     limit_answers(page, 4)
     assert ask(page, "Hello.", talker.name)
-    # A key that is not good any more: the answer fails, and another is asked for.
+    # The key is no longer valid: the answer fails, and the page asks for another key.
     no = {"error": {"message": "the key is wrong"}}
     page.route("**/v1/chat/completions", lambda route: route.fulfill(status=401, json=no))
     send(page, "Hello again.")
@@ -187,7 +187,7 @@ def give_key(page, key):
 
 
 def test_a_model_that_was_not_taught_to_talk_goes_on_with_the_text(page_of, program, root, tmp_path):
-    """As that of `make demo`: the page writes with it all the same, turn after turn."""
+    """`make demo`'s model has no chat template; the page still continues its text, turn after turn."""
     config = {"dim": 16, "heads": 2, "layers": 1, "mixer": {"mixer": "gla"},
               "training": {"batch": 2, "context": 16, "steps": 2, "warmup": 0, "tokenizer": "byte"}}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))

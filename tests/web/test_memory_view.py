@@ -1,4 +1,4 @@
-"""The memory view: its numbers are the formula's, and its link carries them."""
+"""The memory view: its numbers follow the formula, and its link has the settings."""
 
 import json
 import re
@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 def row(page, name):
-    """Its cells: how much at the length that is chosen, then when it runs out of each memory."""
+    """Returns a row's cells: the memory at the chosen length, then the longest length for each limit."""
     return page.locator("tr", has=page.get_by_role("rowheader", name=name)).first.locator("td")
 
 
@@ -47,7 +47,7 @@ HYBRID = {"id": "hybrid", "state_constant_bytes": 4 << 20, "state_bytes_per_toke
 def test_a_served_hybrid_grows(open_page):
     page = open_page("memory?tokens=131072")
     page.route("**/v1/models", lambda route: route.fulfill(json={"data": [HYBRID]}))
-    # Another server in the place of the one before is noticed when the tab is looked at.
+    # A hidden tab notices a replaced server when it is shown again.
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect_bytes(page, "hybrid, served here: keys", "1.00 GiB")
     expect(page.get_by_role("rowheader", name="served here")).to_have_count(2)
@@ -74,7 +74,7 @@ def test_states_are_what_analyze_memory_says(open_page, program):
         kinds.select_option(kind)
         expect(page).to_have_url(re.compile(f"kind={kind}") if kind != "linear" else re.compile("memory"))
         shown = page.locator("tbody tr").nth(1).locator("td").first.inner_text()
-        # The page leaves the positions out.
+        # The page leaves out the positions.
         assert abs(float(shown.split()[0]) * 1024 - told[model]) < 0.006 * told[model], (kind, shown, told[model])
 
 

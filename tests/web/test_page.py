@@ -1,4 +1,4 @@
-"""The page as such: its form, its sizes, its keyboard, its colours, and what it asks for."""
+"""The page itself: structure, sizes, keyboard, colours, and requests."""
 
 import re
 import subprocess
@@ -153,7 +153,7 @@ def test_numbers_that_a_server_leaves_out_are_a_dash(open_page):
     page.route("**/v1/models", lambda route: route.fulfill(json={"data": [{"id": "exact"}]}))
     page.reload()
     page.wait_for_selector(".status.ready")
-    without_end(page)  # its end brings numbers of its own
+    without_end(page)  # an answer's end would bring its own numbers
     send(page, "Tell me a story.")
     wait_words(page, 5)
     for name in ("Memory in use", "With full attention"):

@@ -106,7 +106,7 @@ def test_stop_keeps_what_there_is_and_going_on_writes_more(open_page):
     expect(answer_of(page)).to_contain_text("Stopped.")
     page.get_by_role("button", name="Go on").click()
     page.wait_for_selector(".answer.waiting, .answer.writing")
-    assert len(text_of(page)) >= len(cut) - 5  # nothing is taken away meanwhile
+    assert len(text_of(page)) >= len(cut) - 5  # the old text stays meanwhile
     wait_words(page, len(cut))
     whole = stop(page)
     assert len(whole) > len(cut)
@@ -133,12 +133,12 @@ def test_two_models_answer_side_by_side(open_page, shot):
             lengths.append(place.locator(".bar > i").evaluate("(it) => parseFloat(it.style.width)"))
     assert max(lengths) == 100
     assert [it / max(numbers) for it in numbers] == pytest.approx([it / 100 for it in lengths], abs=0.02)
-    assert numbers[0] == pytest.approx(numbers[1], rel=0.01)  # full attention keeps what full attention keeps
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.01)  # for a model with full attention both are equal
     shot(page, "side-by-side")
 
 
 def test_the_memory_beside_full_attention(page_of, talker, program, root, tmp_path, shot):
-    """A number that left the window long ago: both find it, one in a third of the bytes."""
+    """Both find a number that left the window long ago, one in a third of the bytes."""
     learned = root / "data/smollm2/macchiato-cache.safetensors"
     subprocess.run([program, "linearize", talker, "--from", learned, "--out", tmp_path / "memory"], check=True, capture_output=True)
     page = page_of("--model", f"softmax={talker}", "--model", f"memory={tmp_path / 'memory'}", "--weights", "int8", width=1600, height=900)
@@ -305,6 +305,6 @@ def test_nothing_that_is_said_is_run_or_fetched(open_page):
     links = answer.locator("a")
     assert [it.get_attribute("href") for it in links.all()] == ["https://example.org/a"]
     assert "noopener" in links.first.get_attribute("rel")
-    # One that fails now fails after those that would have been there.
+    # A failing answer would by now have failed after the others.
     page.evaluate("new Promise((done) => { const it = new Image(); it.onerror = done; it.src = 'data:image/png,x'; })")
     assert page.evaluate("window.caught") is None

@@ -16,7 +16,7 @@ def free_port():
 
 
 class Server:
-    """`cortado serve` at a port that stays when it is started again."""
+    """`cortado serve` at a port that it keeps when it is restarted."""
 
     def __init__(self, program, words, folder):
         self.port = free_port()

@@ -24,7 +24,7 @@ def slow_down(page):
 
 
 def send(page, text):
-    """Waits for the new turn."""
+    """Sends a text and waits for the new turn."""
     turns = page.locator(".turn")
     count = turns.count()
     page.get_by_label("Your turn", exact=True).fill(text)
@@ -87,7 +87,7 @@ def limit_answers(page, tokens, temperature=0.7):
 
 
 def tab_to(page, place, key="Tab"):
-    """Presses the key until `place` has focus."""
+    """Presses the key until `place` has the focus."""
     for _ in range(40):
         page.evaluate("window.focusBefore = document.activeElement")
         page.keyboard.press(key)
@@ -110,7 +110,7 @@ def wait_words(page, count=20):
 
 
 def meter(page, name, answer="exact", turn=-1):
-    """A number's element."""
+    """Returns the element of one of the meter's numbers."""
     row = answer_of(page, answer, turn).locator(".meter div", has=page.get_by_text(name, exact=True))
     return row.locator("dd")
 
@@ -123,12 +123,12 @@ def expect_one_line(page, place):
 
 
 def nothing_below(page):
-    """Whether the page itself does not scroll; long parts scroll on their own."""
+    """Returns whether the page fits the window: long parts scroll on their own."""
     return page.evaluate("document.scrollingElement.scrollHeight - innerHeight") <= 0
 
 
 def read_again(page):
-    """(tokens of the last prompt that were not cached, all its tokens)."""
+    """Returns (tokens of the last prompt that were not cached, all its tokens)."""
     place = meter(page, "Prompt")
     expect(place).to_have_text(re.compile("remembered"))
     wait_ended(page)
@@ -137,7 +137,7 @@ def read_again(page):
 
 
 def kept(page):
-    """The conversations in the browser's store."""
+    """Returns the conversations in the browser's store."""
     return [json.loads(it) for it in page.evaluate(f"{KEYS}.map((key) => localStorage.getItem(key))")]
 
 
@@ -148,6 +148,6 @@ def violations(page):
 
 
 def overflow(page):
-    """By how many pixels the page, its content or the messages are wider than their place."""
+    """Returns by how many pixels the page, its content or the messages overflow."""
     return page.evaluate("""() => Math.max(...[...document.querySelectorAll('html, main, .messages')].map(
       (it) => it.scrollWidth - it.clientWidth))""")
