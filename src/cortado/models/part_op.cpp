@@ -102,9 +102,8 @@ struct Opaque : torch::autograd::Function<Opaque> {
     context->saved_data["autocast"] = autocast;
     context->saved_data["training"] = training;
     context->saved_data["ends"] = std::vector<int64_t>(ends.begin(), ends.end());
-    const Tensors results =
-        call.call(part, autocast, training, tensors.slice(0, ends[0]), tensors.slice(ends[0], ends[1] - ends[0]),
-                  tensors.slice(ends[1]), cu_seqlens);
+    const Tensors results = call.call(part, autocast, training, tensors.slice(0, ends[0]),
+                                      tensors.slice(ends[0], ends[1] - ends[0]), tensors.slice(ends[1]), cu_seqlens);
     variable_list fixed;
     for (const Tensor& x : results) {
       if (!x.is_floating_point()) fixed.push_back(x);

@@ -119,8 +119,8 @@ Tensor by_definition(const Mixer& mixer, const Tensor& x, const LolaRule& rule, 
     const Tensor z = at::matmul(y.transpose(1, 2), weights[name]).transpose(1, 2);
     return at::cat({z.softmax(-1), (-z).softmax(-1)}, -1);
   };
-  const Tensor o =
-      lola_reference({q, k, v, phi(q, "phi_q.weight"), phi(k, "phi_k.weight"), weights["window_factor"]}, rule, chunked);
+  const Tensor o = lola_reference({q, k, v, phi(q, "phi_q.weight"), phi(k, "phi_k.weight"), weights["window_factor"]},
+                                  rule, chunked);
   return at::linear(o.flatten(2), weights["o.weight"]);
 }
 

@@ -37,7 +37,8 @@ Tensor run_packed(const Inputs& in, const LolcatsRule& rule) {
   const int64_t rows = in.q.size(0), tokens = in.q.size(1);
   const auto packed = [](const Tensor& x) { return x.flatten(0, 1).unsqueeze(0); };
   const Tensor bounds = at::arange(rows + 1, at::kLong) * tokens;
-  return lolcats({packed(in.q), packed(in.k), packed(in.v), packed(in.phi_q), packed(in.phi_k), in.factor, bounds}, rule)
+  return lolcats({packed(in.q), packed(in.k), packed(in.v), packed(in.phi_q), packed(in.phi_k), in.factor, bounds},
+                 rule)
       .view({rows, tokens, in.factor.size(0), in.v.size(3)});
 }
 

@@ -112,9 +112,9 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
   // Whole dense sequences from the zero state, [B,T,H,d].
   Tensor mix(const Projected& p) const {
     const auto [first, keys] = lolcats_far(p.q.size(1), rule_);
-    return lolcats_dense({p.q, p.k, p.v, phi_q_->forward(p.q.slice(1, first)), key_features(p.k.narrow(1, 0, keys)),
-                          window_factor_},
-                         rule_);
+    return lolcats_dense(
+        {p.q, p.k, p.v, phi_q_->forward(p.q.slice(1, first)), key_features(p.k.narrow(1, 0, keys)), window_factor_},
+        rule_);
   }
 
   // φ_k of the keys, which are repeated to the query heads first.

@@ -242,8 +242,7 @@ CacheCandidates SparseCache::candidates(const HeadGroup& group, const CacheOffer
     const Tensor back = (call.before - first) - begin - at::arange(old, begin.options());
     ring = apply_rotary(ring, back, *rule_.rotary);
   }
-  const Tensor added =
-      heads_of(plain_k.narrow(1, std::max<int64_t>(0, first - call.before), count - old), group.heads);
+  const Tensor added = heads_of(plain_k.narrow(1, std::max<int64_t>(0, first - call.before), count - old), group.heads);
   const Tensor& places = state.at(group.name("places"));
   const Tensor token = at::tensor(call.position, places.options()).view({-1, 1, 1}) - (call.before - first) +
                        at::arange(count, places.options()).view({1, -1, 1});
@@ -277,7 +276,7 @@ PairsRead SparseCache::read_set(const HeadGroup& group, const Tensor& far_q, con
 }
 
 PairsRead SparseCache::read_group(const HeadGroup& group, const Tensor& far_q, const CacheOffers& offers,
-                                 const CacheCall& call, const Pieces& pieces, SequenceState& state) const {
+                                  const CacheCall& call, const Pieces& pieces, SequenceState& state) const {
   std::vector<int64_t> counts;
   for (const int64_t position : call.position) counts.push_back(std::min(group.most, rule_.judged(position)));
   PairsRead read;

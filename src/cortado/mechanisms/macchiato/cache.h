@@ -111,7 +111,7 @@ class SparseCache {
   PairsRead read_waiting(const Tensor& q, const JoinedKeys& all, const CacheCall& call, const Pieces& pieces) const;
   // Reads one group's cache with far_q, which is split into pieces, and updates the group's tensors in the state.
   PairsRead read_group(const HeadGroup& group, const Tensor& far_q, const CacheOffers& offers, const CacheCall& call,
-                      const Pieces& pieces, SequenceState& state) const;
+                       const Pieces& pieces, SequenceState& state) const;
   PairsRead read_set(const HeadGroup& group, const Tensor& far_q, const Tensor& k, const Tensor& v,
                      const std::vector<int64_t>& counts) const;
   CacheCandidates candidates(const HeadGroup& group, const CacheOffers& offers, const CacheCall& call,

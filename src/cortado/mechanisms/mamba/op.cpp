@@ -155,25 +155,25 @@ TensorTuple<2> selective_scan(const SelectiveScan& in, const Tensor& start, cons
     const auto joined = for_each_sequence(bounds(), {in.x, in.step, in.b, in.c}, {start}, run);
     return {joined.timed[0], joined.rows[0]};
   };
-  return choose("selective_scan", in.x,
-                on_cpu(
-                    "kernel", [&] { return kernel_takes(in, start); },
-                    [&] {
-                      return each_sequence([&](const SelectiveScan& one, const Tensor& first) {
-                        return pair(SelectiveScanFunction::apply(one.x, one.step, one.a, one.b, one.c, first));
-                      });
-                    }),
-                on_gpu(
-                    "kernel", [&] { return mamba_kernel::gpu_takes(in, start); },
-                    [&] {
-                      const auto rows = cu_seqlens ? bounds() : std::vector<int64_t>();
-                      return pair(SelectiveScanOnGpu::apply(at::TensorList({in.x, in.step, in.a, in.b, in.c, start}), rows));
-                    }),
-                otherwise("segments", [&] {
-                  return each_sequence([&](const SelectiveScan& one, const Tensor& first) {
-                    return scan_segments(one, first, segment_elements);
-                  });
-                }));
+  return choose(
+      "selective_scan", in.x,
+      on_cpu(
+          "kernel", [&] { return kernel_takes(in, start); },
+          [&] {
+            return each_sequence([&](const SelectiveScan& one, const Tensor& first) {
+              return pair(SelectiveScanFunction::apply(one.x, one.step, one.a, one.b, one.c, first));
+            });
+          }),
+      on_gpu(
+          "kernel", [&] { return mamba_kernel::gpu_takes(in, start); },
+          [&] {
+            const auto rows = cu_seqlens ? bounds() : std::vector<int64_t>();
+            return pair(SelectiveScanOnGpu::apply(at::TensorList({in.x, in.step, in.a, in.b, in.c, start}), rows));
+          }),
+      otherwise("segments", [&] {
+        return each_sequence(
+            [&](const SelectiveScan& one, const Tensor& first) { return scan_segments(one, first, segment_elements); });
+      }));
 }
 
 Tensor selective_scan_reference(const SelectiveScan& in) {

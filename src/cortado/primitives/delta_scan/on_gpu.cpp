@@ -236,7 +236,7 @@ class Calls : public gated::Calls {
 class RemainingGradients {
  public:
   RemainingGradients(Calls& calls, const FormInputs& in, const Tensor& y, const Tensor& w, const Tensor& errors,
-              const Tensor& final_grad)
+                     const Tensor& final_grad)
       : calls_(calls), in_(in), y_(y), w_(w), errors_(errors), final_grad_(final_grad), u_(calls.stored(errors)) {}
 
   // Computes dq, dk and dbeta; with one gate per channel also the gates' gradient, if wanted.
@@ -254,27 +254,12 @@ class RemainingGradients {
 
  private:
   Tensor of_state(const Tensor& by, Crossings* crossings) const {
-    return calls_
-        .run({.q = by,
-              .k = u_,
-              .v = in_.x,
-              .initial = gated::across(in_.initial),
-              .across = true,
-              .crossings = crossings})
+    return calls_.run({by, u_, in_.x, gated::across(in_.initial), {}, {.across = true}, /*want_last=*/false, crossings})
         .o;
   }
   Tensor of_gradient(const Tensor& values, const Tensor& keys, const Tensor& start, Crossings* crossings) const {
-    return calls_
-        .run({.q = errors_,
-              .k = values,
-              .v = keys,
-              .initial = gated::across(start),
-              .reverse = true,
-              .shift = 1,
-              .across = true,
-              .from_behind = true,
-              .crossings = crossings})
-        .o;
+    const gated::Calls::Order order{.reverse = true, .shift = 1, .across = true, .from_behind = true};
+    return calls_.run({errors_, values, keys, gated::across(start), {}, order, /*want_last=*/false, crossings}).o;
   }
 
   Calls& calls_;
@@ -318,21 +303,9 @@ FormOutputs evaluate_on_gpu(const FormInputs& in, const FormOptions& options, do
     out.initial = behind.last;
   } else {
     const auto dots = gate ? &crossings : nullptr;
-    calls.forward(inverses,
-                  {.q = y,
-                   .k = in.x,
-                   .v = in.v,
-                   .initial = given.initial,
-                   .with = gate ? w : Tensor(),
-                   .crossings = dots},
-                  &errors);
-    const auto behind = calls.behind(inverses, {.q = in.x,
-                                                .k = y,
-                                                .v = w,
-                                                .initial = final_grad,
-                                                .want_last = states,
-                                                .with = in.v,
-                                                .crossings = dots});
+    const Tensor with = gate ? w : Tensor();
+    calls.forward(inverses, {y, in.x, in.v, given.initial, with, {}, /*want_last=*/true, dots}, &errors);
+    const auto behind = calls.behind(inverses, {in.x, y, w, final_grad, in.v, {}, states, dots});
     out.v = behind.o;
     if (states) out.initial = calls.before_first_gates(behind.last, false, bounds);
   }

@@ -63,28 +63,31 @@ class Calls {
           with(with.defined() ? cuda::in_pieces(with) : with) {}
   };
 
-  // One walk of the table in kernel_gpu.h.
-  struct Walk {
-    const Tensor &q, &k, &v;
-    Tensor initial = {};
+  // How a walk goes through the table in kernel_gpu.h.
+  struct Order {
     bool reverse = false;
     int shift = 0;
-    bool across = false;  // the state is S^T, and channels that have gates are the values
+    bool across = false;       // the state is S^T, and channels that have gates are the values
+    bool from_behind = false;  // the state is dS / factor
+  };
+  // One walk. `with`: read for the gates' gradient, if `crossings` is set.
+  struct Walk {
+    const Tensor &q, &k, &v;
+    Tensor initial = {}, with = {};
+    Order order = {};
     bool want_last = false;
-    bool from_behind = false;        // the state is dS / factor
-    Tensor with = {};                // with crossings: for the gates' gradient
-    Crossings* crossings = nullptr;  // set if the gates' gradient is wanted
+    Crossings* crossings = nullptr;
   };
   Result run(const Walk& walk) {
     const int64_t keys = walk.k.size(3), values = walk.v.size(3), pieces = divide_up(values, kGpuPiece);
-    const Pieces in(walk.q, walk.k, walk.v, walk.with);
+    const Pieces in(walk.q, walk.k, walk.v, walk.crossings ? walk.with : Tensor());
     const auto o_options = walk.v.options().dtype(wide_ ? at::kFloat : walk.v.scalar_type());
     Result out{at::empty({batch_, tokens_, heads_, values}, o_options), {}};
     const auto floats = walk.v.options().dtype(at::kFloat);
     if (walk.want_last) out.last = at::empty({rows_, heads_, keys, values}, floats);
-    GpuScan scan = described(in, out.o, walk.shift);
-    scan.initial_factor = walk.from_behind ? float(1 / factor_) : 1;
-    scan.last_factor = walk.from_behind ? float(factor_) : 1;
+    GpuScan scan = described(in, out.o, walk.order.shift);
+    scan.initial_factor = walk.order.from_behind ? float(1 / factor_) : 1;
+    scan.last_factor = walk.order.from_behind ? float(factor_) : 1;
     if (walk.crossings) add_crossings(scan, *walk.crossings, pieces, wide(keys), floats);
     launch(scan, walk, out.last, pieces, floats);
     return out;
@@ -268,10 +271,13 @@ class Calls {
 
   void launch(GpuScan& scan, const Walk& walk, const Tensor& last, int64_t pieces, const at::TensorOptions& floats) {
     const int64_t keys = scan.keys;
-    const std::string base = !channels_ ? "gated_scan" : walk.across ? "on_values" : "on_keys",
-                      behind = walk.reverse ? "_reverse" : "";
+    const std::string base = !channels_          ? "gated_scan"
+                             : walk.order.across ? "on_values"
+                                                 : "on_keys",
+                      behind = walk.order.reverse ? "_reverse" : "";
     const int wide_keys = wide(keys);
-    const int shared = channels_ ? gpu_channel_shared_bytes(wide_keys, !walk.across) : gpu_shared_bytes(wide_keys);
+    const int shared =
+        channels_ ? gpu_channel_shared_bytes(wide_keys, !walk.order.across) : gpu_shared_bytes(wide_keys);
     const auto start = [&](const std::string& kind, int64_t parts) {
       start_walk(scan, base + kind + behind, shared, parts);
     };
@@ -296,7 +302,7 @@ class Calls {
     const int64_t parts = cut(scan, parts_for(blocks(pieces)));
     if (parts == 1) return;
     const Tensor states = at::empty({rows_, parts, heads_, keys, values}, floats);
-    const int64_t kept_width = !channels_ ? 1 : walk.across ? values : keys;
+    const int64_t kept_width = !channels_ ? 1 : walk.order.across ? values : keys;
     const Tensor kept = at::empty({rows_, parts, heads_, kept_width}, floats);
     GpuJoin join{states.mutable_data_ptr<float>(),
                  kept.const_data_ptr<float>(),
@@ -308,7 +314,7 @@ class Calls {
                  int(keys * values),
                  int(values),
                  int(kept_width),
-                 !walk.across,
+                 !walk.order.across,
                  scan.initial_factor,
                  scan.last_factor};
     scan.initial = nullptr;
@@ -351,67 +357,32 @@ FormOutputs differentiate_by(Walks& calls, const FormInputs& in, const FormOptio
   Crossings crossings;
   const bool gate = options.want_gate && in.g.defined();
   const auto dots = gate ? &crossings : nullptr;
-  const auto run_y = [&](bool want_last, const Tensor& with = {}, Crossings* to = nullptr) {
-    return calls.run({.q = w,
-                      .k = in.v,
-                      .v = in.x,
-                      .initial = across(initial),
-                      .reverse = reverse,
-                      .across = true,
-                      .want_last = want_last,
-                      .with = with,
-                      .crossings = to});
+  const auto run = [&](Calls::Walk walk, bool want_last, Crossings* to) {
+    walk.want_last = want_last;
+    walk.crossings = to;
+    return calls.run(walk);
   };
-  const auto run_w = [&](bool want_last, const Tensor& with = {}, Crossings* to = nullptr) {
-    return calls.run({.q = y,
-                      .k = in.x,
-                      .v = in.v,
-                      .initial = initial,
-                      .reverse = reverse,
-                      .want_last = want_last,
-                      .with = with,
-                      .crossings = to});
-  };
+  const Calls::Walk to_y{w, in.v, in.x, across(initial), y, {.reverse = reverse, .across = true}};
+  const Calls::Walk to_w{y, in.x, in.v, initial, w, {.reverse = reverse}};
   if (!backward) {
-    const auto read = keys_side ? run_y(true) : run_w(true);
+    const auto read = run(keys_side ? to_y : to_w, true, nullptr);
     (keys_side ? out.y : out.w) = read.o;
     out.final_state = keys_side ? across(read.last) : read.last;
     return out;
   }
   const Tensor behind = in.final_grad.defined() ? in.final_grad.to(at::kFloat).contiguous() : in.final_grad;
   const bool want_initial = in.initial.defined();
-  // <dS, S> takes the states of two calls: the transposed ones or, without gates per channel, the wanted side's.
+  const Calls::Order back{.reverse = !reverse, .shift = next, .from_behind = true},
+      back_across{.reverse = !reverse, .shift = next, .across = true, .from_behind = true};
+  const Calls::Walk to_x{in.v, w, y, across(behind), in.x, back_across}, to_v{in.x, y, w, behind, in.v, back};
+  // The two calls whose states meet are the transposed ones or, without gates per channel, those of the wanted side.
   const bool meet_across = keys_side || (gate && calls.meets_across());
-  const auto run_x = [&](Crossings* to) {
-    return calls.run({.q = in.v,
-                      .k = w,
-                      .v = y,
-                      .initial = across(behind),
-                      .reverse = !reverse,
-                      .shift = next,
-                      .across = true,
-                      .from_behind = true,
-                      .with = in.x,
-                      .crossings = to});
-  };
-  const auto run_v = [&](Crossings* to) {
-    return calls.run({.q = in.x,
-                      .k = y,
-                      .v = w,
-                      .initial = behind,
-                      .reverse = !reverse,
-                      .shift = next,
-                      .want_last = want_initial,
-                      .from_behind = true,
-                      .with = in.v,
-                      .crossings = to});
-  };
   Tensor dy;
-  if (meet_across) dy = run_y(false, y, dots).o;
+  if (meet_across) dy = run(to_y, false, dots).o;
   if (keys_side) out.y = dy;
-  if (!keys_side) out.w = run_w(false, w, meet_across ? nullptr : dots).o;
-  out.x = run_x(meet_across ? dots : nullptr).o;
-  const auto dv = run_v(meet_across ? nullptr : dots);
+  if (!keys_side) out.w = run(to_w, false, meet_across ? nullptr : dots).o;
+  out.x = run(to_x, false, meet_across ? dots : nullptr).o;
+  const auto dv = run(to_v, want_initial, meet_across ? nullptr : dots);
   out.v = dv.o;
   if (want_initial) {
     out.initial = in.bonus.defined() ? dv.last : calls.before_first_gates(dv.last, reverse, bounds);

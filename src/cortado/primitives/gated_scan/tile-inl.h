@@ -225,8 +225,7 @@ inline void read_decayed(const Job& job, const float* state, const float* value_
 
 // dw = scores v + entering S
 inline void read_by_scores(const Job& job, const Stretch& at) {
-  read_tokens(job, job.scores, job.v_rows, job.entering, job.state,
-              {job.in.dw, at, job.column, job.columns, job.dw});
+  read_tokens(job, job.scores, job.v_rows, job.entering, job.state, {job.in.dw, at, job.column, job.columns, job.dw});
 }
 
 // dv = scoresᵀ w + leaving ∂L/∂S

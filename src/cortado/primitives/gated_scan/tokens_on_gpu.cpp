@@ -28,10 +28,10 @@ class TokenCalls : public Calls {
     const Tensor &k = walk.k, &v = walk.v;
     const Pieces in(walk.q, k, v, {});
     Result out{timed_like(v), walk.want_last ? state_of(k, v) : Tensor()};
-    GpuTokens gpu = described_walk(in, out.o, walk.shift, walk.from_behind, walk.crossings);
-    const Gates gates = gates_of(walk.across);
+    GpuTokens gpu = described_walk(in, out.o, walk.order.shift, walk.order.from_behind, walk.crossings);
+    const Gates gates = gates_of(walk.order.across);
     const auto go = [&](const std::string& kind, int64_t parts) {
-      start(gpu, "tokens" + kind + (walk.reverse ? "_reverse" : ""), gates, parts);
+      start(gpu, "tokens" + kind + (walk.order.reverse ? "_reverse" : ""), gates, parts);
     };
     const cuda::Kernel join{kSource, walk_variant(k.size(3), gates), "token_join", kGpuThreads};
     in_parts(gpu.scan, walk, out.last, pieces_of(v), v.options(), join, go);
@@ -161,19 +161,11 @@ FormOutputs differentiate_delta(TokenCalls& calls, const FormInputs& in, const F
   const int64_t heads = options.heads;
   const Tensor k = expand_heads(in.x, heads), beta = expand_heads(in.beta, heads).unsqueeze(3), u = beta * e;
   const auto of_state = [&](const Tensor& by) {
-    return calls.run({.q = by, .k = u, .v = in.x, .initial = across(in.initial), .across = true}).o;
+    return calls.run({by, u, in.x, across(in.initial), {}, {.across = true}}).o;
   };
   const auto of_gradient = [&](const Tensor& values, const Tensor& keys, const Tensor& start) {
-    return calls
-        .run({.q = e,
-              .k = values,
-              .v = keys,
-              .initial = across(start),
-              .reverse = true,
-              .shift = 1,
-              .across = true,
-              .from_behind = true})
-        .o;
+    const Calls::Order order{.reverse = true, .shift = 1, .across = true, .from_behind = true};
+    return calls.run({e, values, keys, across(start), {}, order}).o;
   };
   out.y = of_state(w);
   const Tensor dot = (dv * e).sum(3, true);

@@ -73,8 +73,8 @@ void gather_strip(const AttentionKernel& p, const Packed& packed, const Block& b
   if (strip.empty()) return;
   const int64_t tile = packed.tile(key), width = packed.value_width;
   float* scores = rows.scores;
-  score(rows.q + first * packed.key_width, packed.key_width, p.key_size,
-        packed.turned_keys + tile * kTile * p.key_size, strip, scores);
+  score(rows.q + first * packed.key_width, packed.key_width, p.key_size, packed.turned_keys + tile * kTile * p.key_size,
+        strip, scores);
   for (int64_t i = 0; i < kStrip; ++i) {
     const Range row = block.columns(first + i, key);
     if (row.empty()) {
