@@ -292,7 +292,7 @@ def test_a_model_with_taps_may_have_a_window_but_is_not_exported(cortado, work):
     assert whole.stdout == window.stdout
     done = cortado("export", work / "run", "--out", work / "there")
     assert done.returncode == 2
-    assert 'have no norms of queries and keys' in done.stderr
+    assert 'have no gates after the attention' in done.stderr
     done = cortado(*arguments(work, "--set", 'mixer={"mixer": "softmax", "taps": 3, "rotary": true}', out="taps"))
     assert done.returncode == 0, done.stderr
     done = cortado("export", work / "taps", "--out", work / "there")

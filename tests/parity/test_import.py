@@ -13,82 +13,11 @@ import torch
 import transformers
 
 from gguf_files import read_llama, write_gguf
+from pretrained_models import LLAMA3, MODELS, SIZES, make_model
 from quick import quick
 from until import wait_until
 
 TOLERANCE = 2e-4
-SIZES = dict(
-    vocab_size=67,
-    hidden_size=48,
-    intermediate_size=80,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=512,
-    initializer_range=0.3,
-    bos_token_id=None,
-    eos_token_id=None,
-    pad_token_id=None,
-    attn_implementation="eager",
-)
-LLAMA3 = dict(
-    rope_type="llama3",
-    rope_theta=5e5,
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=64,
-)
-# The class, the GGUF architecture, and what is special.
-MODELS = {
-    "llama2": (transformers.LlamaForCausalLM, "llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
-    "llama3": (transformers.LlamaForCausalLM, "llama", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
-    "llama_linear": (
-        transformers.LlamaForCausalLM,
-        "llama",
-        {
-            "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
-            "head_dim": 16,
-            "attention_bias": True,
-            "mlp_bias": True,
-        },
-    ),
-    "mistral": (transformers.MistralForCausalLM, None, {"sliding_window": 9, "head_dim": 20}),
-    "mistral_full": (transformers.MistralForCausalLM, "llama", {"sliding_window": None}),
-    "qwen2": (transformers.Qwen2ForCausalLM, "qwen2", {"tie_word_embeddings": True}),
-    "qwen2_sliding": (
-        transformers.Qwen2ForCausalLM,
-        None,
-        {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
-    ),
-    "gemma2": (
-        transformers.Gemma2ForCausalLM,
-        "gemma2",
-        {"sliding_window": 9, "head_dim": 16, "query_pre_attn_scalar": 16},
-    ),
-    "gemma2_scaled": (
-        transformers.Gemma2ForCausalLM,
-        None,
-        {
-            "sliding_window": 9,
-            "head_dim": 16,
-            "query_pre_attn_scalar": 24,
-            "attn_logit_softcapping": 2.0,
-            "final_logit_softcapping": None,
-        },
-    ),
-}
-
-
-def make_model(name):
-    kind, architecture, special = MODELS[name]
-    torch.manual_seed(len(name))
-    model = kind(kind.config_class(**{**SIZES, **special})).eval()
-    with torch.no_grad():
-        for key, weight in model.named_parameters():
-            if weight.dim() == 1:  # norms and biases, which start at 0 or 1
-                weight.add_(torch.randn_like(weight) * 0.3)
-    return model, architecture
 
 
 @pytest.fixture(scope="module")
@@ -135,17 +64,85 @@ def test_a_hugging_face_folder(name, imported, language_model, close, tmp_path):
     check(model, language_model(imported(tmp_path / "source"), "float32"), close)
 
 
+@pytest.mark.parametrize("name", ["mistral", "qwen3_sliding", "gemma", "gemma3_text", "smollm3_marked", "granite", "phi3_partly", "seed_oss"])
+def test_unequal_lengths_and_what_was_saved(name, imported, close, root, tmp_path, monkeypatch):
+    """Texts of unequal lengths in one call; they go on from a saved state, in a model that was saved anew."""
+    monkeypatch.syspath_prepend(root / "python")
+    from cortado.models import load
+
+    model, _ = make_model(name)
+    model.save_pretrained(tmp_path / "source")
+    ours = load(imported(tmp_path / "source"))
+    begun, rest = ([torch.randint(67, (1, length)) for length in lengths] for lengths in ((5, 31, 1, 20), (17, 2, 40, 1)))
+
+    def bounds(texts):
+        return torch.tensor([0, *(text.shape[1] for text in texts)]).cumsum(0)
+
+    with torch.no_grad():
+        first, state = ours(torch.cat(begun, 1), ours.state(len(begun)), bounds(begun))
+        torch.save(state, tmp_path / "state")
+        ours.save(tmp_path / "again")
+        state = torch.load(tmp_path / "state")
+        second, _ = load(tmp_path / "again")(torch.cat(rest, 1), state, bounds(rest))
+        for number, texts in enumerate(zip(begun, rest)):
+            found = [part[:, slice(*bounds(all_of)[number : number + 2])] for part, all_of in ((first, begun), (second, rest))]
+            close(torch.cat(found, 1), model(torch.cat(texts, 1)).logits, TOLERANCE, f"text {number}")
+
+
+STRETCHED = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), [
+    ("qwen3", {"hidden_act": "gelu"}, ["gelu", "silu"]),
+    ("qwen3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, ["sliding_window"]),
+    ("qwen3", {"layer_types": ["chunked_attention"] * 3}, ["chunked_attention"]),
+    ("qwen3", {"rope_parameters": STRETCHED}, ["yarn", "linear"]),
+    ("qwen3", {"quantization_config": {"bits": 4}}, ["quantised"]),
+    ("gemma", {"use_bidirectional_attention": True}, ["use_bidirectional_attention"]),
+    ("gemma3_text", {"attn_logit_softcapping": 50.0}, ["attn_logit_softcapping"]),
+    ("gemma3_text", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, ["rope_type", "full_attention"]),
+    ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}}, ["sliding_attention"]),
+    ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_theta": 5e3}}, "rope_local_base_freq": 1e4}, ["rope_local_base_freq"]),
+    ("gemma3_text", {"rope_parameters": {"full_attention": STRETCHED}}, ["rope_parameters.full_attention", "yarn"]),
+    ("smollm3", {"no_rope_layers": [1, 0]}, ["no_rope_layers", "5 layers"]),
+    ("smollm3", {"no_rope_layers": [1, 0, 1, 2, 1]}, ["no_rope_layers", "2"]),
+    ("granite", {"residual_multiplier": 0.0}, ["residual_multiplier"]),
+    ("granite", {"residual_multiplier": 0.01}, ["residual_multiplier", "rms_norm_eps"]),
+    ("granite", {"attention_multiplier": -1.0}, ["attention_multiplier"]),
+    ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}}, ["longrope"]),
+    ("phi3", {"num_key_value_heads": 2}, ["qkv_proj", "expected 96 rows"]),
+    ("phi3", {"intermediate_size": 81}, ["gate_up_proj"]),
+    ("seed_oss", {"attention_out_bias": True}, ["o_proj.bias"]),
+    ("llama2", {"model_type": "olmo2"}, ["olmo2", "llama, mistral, qwen2, qwen3, smollm3", "gemma3_text", "phi3", "mamba"]),
+])  # fmt: skip
+def test_what_a_family_may_not_say(name, changes, words, refused, tmp_path):
+    model, _ = make_model(name)
+    model.save_pretrained(tmp_path / "source")
+    path = tmp_path / "source" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    line = refused("import", tmp_path / "source", "--out", tmp_path / "none")
+    assert all(word in line for word in words), line
+
+
 def as_transformers_4(config):
     """The config as transformers 4 wrote it."""
     old = dict(config)
     rope = dict(old.pop("rope_parameters"))
+    if sliding := rope.pop("sliding_attention", None):
+        old["rope_local_base_freq"] = sliding["rope_theta"]
+        rope = dict(rope["full_attention"])
     old["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        old["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     old["rope_scaling"] = rope if rope["rope_type"] != "default" else None
     if rope["rope_type"] == "linear":  # as it was called at first
         rope["type"] = rope.pop("rope_type")
     old["torch_dtype"] = old.pop("dtype")
-    old.pop("layer_types", None)
-    if old["model_type"] == "gemma2":
+    if old["model_type"] != "gemma3_text":  # a pattern of layers was a number
+        old.pop("layer_types", None)
+    elif len(old["layer_types"]) == 7:
+        del old["layer_types"]
+    if old["model_type"].startswith("gemma"):
         old.pop("tie_word_embeddings", None)
     return old
 
@@ -197,7 +194,7 @@ def test_what_rope_objects_say(changes, like, imported, close, language_model, t
     ({"rope_scaling": {"rope_type": "default", "rope_theta": 1e6}, "rope_theta": 1e4}, ["rope_theta", "10000"]),
     ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}}, ["different things"]),
     ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}}, ["types of layers"]),
-    ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "rope_theta": 1e4}}, ["beside"]),
+    ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "rope_theta": 1e4}}, ["although"]),
 ])  # fmt: skip
 def test_what_rope_objects_may_not_say(changes, words, refused, tmp_path):
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(tmp_path / "source")
@@ -209,20 +206,24 @@ def test_what_rope_objects_may_not_say(changes, words, refused, tmp_path):
     assert all(word in line for word in words), line
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_exported_models_are_the_same_in_transformers(name, imported, cortado, tmp_path):
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "phi3_partly"])  # a family of its own, which is not written
+def test_exported_models_are_the_same_in_transformers(name, imported, cortado, close, tmp_path):
     model, _ = make_model(name)
     model.save_pretrained(tmp_path / "source")
     done = cortado("export", imported(tmp_path / "source"), "--out", tmp_path / "back")
     assert done.returncode == 0, done.stderr
     back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back", attn_implementation="eager").eval()
-    assert type(back) is type(model) or name == "mistral_full"  # without windows it is a Llama
+    # Without windows a Mistral is a Llama, and a Phi-3 is a Mistral in more tensors.
+    assert type(back) is type(model) or name in ("mistral_full", "phi3")
     weights = back.state_dict()
     for key, weight in model.state_dict().items():
-        assert torch.allclose(weights[key], weight, atol=1e-6), key
+        if name.startswith("granite") and key == "model.norm.weight":  # the logits' divisor is in it
+            weight = weight / model.config.logits_scaling
+        if name != "phi3":
+            assert torch.allclose(weights[key], weight, atol=1e-6), key
     tokens = torch.randint(0, 67, (1, 50))
     with torch.no_grad():
-        assert torch.allclose(back(tokens).logits, model(tokens).logits, atol=1e-4)
+        close(back(tokens).logits, model(tokens).logits, 2e-5, "logits")
 
 
 def test_shards_and_types(imported, language_model, close, tmp_path, refused):

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <tuple>
 
 #include "cortado/base/error.h"
@@ -17,7 +19,7 @@ namespace cortado {
 namespace {
 
 void expect(bool fits, const std::string& what) {
-  fail_input_if(!fits, "[export] Hugging Face's Llama, Mistral, Qwen2 and Gemma-2 have no ", what);
+  fail_input_if(!fits, "[export] Hugging Face's Llama and its descendants have no ", what);
 }
 
 // The layer's attention settings, with its window.
@@ -29,39 +31,130 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
                 "; only softmax and sliding_window can be exported");
   AttentionSettings settings = AttentionSettings::read_all(reader, mixer_context(config, static_cast<int64_t>(layer)));
   if (kind == kSlidingWindow.name) settings.window = reader.integer("window", 1, 1 << 30, 129);
-  expect(!settings.qk_norm && !settings.output_gate, "norms of queries and keys, or gates after the attention");
+  expect(!settings.output_gate, "gates after the attention");
   expect(settings.taps == 0, "short convolutions of queries, keys and values (\"taps\")");
-  expect(settings.rotary && settings.rotary_dim == settings.head_dim,
-         "attention without rotary positions in all of a head");
-  expect(settings.rotary->scaling.type != RotaryScaling::Type::kFactors,
+  expect(!settings.rotary || settings.rotary_dim == settings.head_dim, "rotary positions in a part of a head");
+  expect(!settings.rotary || settings.rotary->scaling.type != RotaryScaling::Type::kFactors,
          "rotary positions stretched by a list of factors");
   return settings;
 }
 
+// Whether two layers differ at most in windows and positions.
 bool is_same(const AttentionSettings& a, const AttentionSettings& b) {
   const auto key = [](const AttentionSettings& s) {
-    return std::tuple(s.heads, s.kv_heads, s.head_dim, s.bias, s.output_bias, s.softcap, s.scale, s.rotary->theta,
-                      s.rotary->scaling.to_json());
+    return std::tuple(s.heads, s.kv_heads, s.head_dim, s.bias, s.output_bias, s.softcap, s.scale, s.qk_norm);
   };
   return key(a) == key(b);
 }
 
-const char* class_of(const PretrainedDecoder& decoder) {
-  if (decoder.gemma()) return "gemma2";
-  expect(!decoder.attention.softcap && !decoder.model.final_softcap && !decoder.attention.scale,
-         "caps or scales of scores without Gemma-2's norms");
-  const auto& windows = decoder.windows;
-  const bool slides =
-      std::any_of(windows.begin(), windows.end(), [](const auto& window) { return window.has_value(); });
-  if (decoder.attention.bias && !decoder.attention.output_bias) {
-    expect(!decoder.model.feed_forward_bias, "biases on q, k, v and the feed-forward alone");
-    return "qwen2";
+bool any_window(const PretrainedDecoder& decoder) {
+  return std::any_of(decoder.windows.begin(), decoder.windows.end(), [](const auto& it) { return it.has_value(); });
+}
+
+// The positions of the windows; without windows the model's.
+Rotary sliding_rotary(const PretrainedDecoder& decoder) {
+  for (int64_t i = 0; i < decoder.layers(); ++i) {
+    if (decoder.windows[i]) return *decoder.rotary(i);
+  }
+  return *decoder.attention.rotary;
+}
+
+// Whether the layers that `chosen` accepts have one kind of positions.
+template <typename Chosen>
+bool one_rotary(const PretrainedDecoder& decoder, const Chosen& chosen) {
+  std::optional<std::optional<Rotary>> seen;
+  for (int64_t i = 0; i < decoder.layers(); ++i) {
+    if (!chosen(i)) continue;
+    if (seen && *seen != decoder.rotary(i)) return false;
+    seen = decoder.rotary(i);
+  }
+  return true;
+}
+
+const char* gemma_type(const PretrainedDecoder& decoder) {
+  const ModelConfig& model = decoder.model;
+  const AttentionSettings& attention = decoder.attention;
+  expect(model.scaled_embedding && !model.feed_forward_bias && model.feed_forward_activation == Activation::kGeluTanh,
+         "GeGLU without embeddings times √D, by another function than tanh, or with biases");
+  expect(attention.bias == attention.output_bias, "GeGLU with biases on q, k and v alone");
+  expect(std::all_of(decoder.rotaries.begin(), decoder.rotaries.end(), [](const auto& it) { return it.has_value(); }),
+         "GeGLU with layers without rotary positions");
+  if (attention.qk_norm && model.post_norm) {
+    const auto slides = [&](int64_t layer) { return decoder.windows[layer].has_value(); };
+    expect(one_rotary(decoder, slides) && one_rotary(decoder, std::not_fn(slides)),
+           "rotary positions that differ between windows");
+    expect(!any_window(decoder) || sliding_rotary(decoder).scaling.type == RotaryScaling::Type::kNone,
+           "windows with stretched rotary positions, with GeGLU");
+    expect(!attention.softcap, "caps of scores with norms of queries and keys");
+    return "gemma3_text";
+  }
+  expect(!attention.qk_norm, "norms of queries and keys with GeGLU and without norms after the branches");
+  expect(one_rotary(decoder, [](int64_t) { return true; }), "rotary positions that differ between layers, with GeGLU");
+  if (model.post_norm) return "gemma2";
+  expect(!any_window(decoder) && !attention.softcap && !model.final_softcap && !attention.scale,
+         "windows, caps or scales with GeGLU and without norms after the branches");
+  return "gemma";
+}
+
+// The type of a decoder with norms of queries and keys, layers without positions, or multipliers; nullptr without them.
+const char* special_type(const PretrainedDecoder& decoder) {
+  const AttentionSettings& attention = decoder.attention;
+  const bool norms = attention.qk_norm.has_value();
+  const bool multiplies = attention.scale || decoder.model.embedding_scale;
+  const bool turns = one_rotary(decoder, [](int64_t) { return true; });
+  if (!norms && !multiplies && turns) return nullptr;
+  expect(norms + multiplies + !turns == 1,
+         "more than one of: norms of queries and keys, scales or multipliers, layers without positions");
+  expect(attention.bias == attention.output_bias, "these settings with biases on q, k and v alone");
+  if (norms) {
+    expect(!decoder.model.feed_forward_bias, "norms of queries and keys with biases in the feed-forward");
+    return "qwen3";
+  }
+  if (multiplies) {
+    expect(!any_window(decoder), "scales or multipliers with windows");
+    return "granite";
+  }
+  expect(one_rotary(decoder, [&](int64_t layer) { return decoder.rotary(layer).has_value(); }),
+         "rotary positions that differ between layers, without norms of queries and keys");
+  return "smollm3";
+}
+
+// The model_type that fits, of those that have no other family's special parts.
+const char* plain_type(const PretrainedDecoder& decoder) {
+  const AttentionSettings& attention = decoder.attention;
+  const bool slides = any_window(decoder), wide = attention.width() != decoder.model.dim;
+  if (attention.bias && !attention.output_bias && !decoder.model.feed_forward_bias && !wide) return "qwen2";
+  if (attention.bias != attention.output_bias) {
+    expect(!slides,
+           "windows with biases on the output alone; or on q, k and v alone, with heads that are not D/H wide");
+    return "seed_oss";
   }
   if (!slides) return "llama";
-  expect(!decoder.attention.bias && !decoder.model.feed_forward_bias, "windows with biases on the output");
+  expect(!attention.bias && !decoder.model.feed_forward_bias, "windows with biases on the output");
+  const auto& windows = decoder.windows;
   expect(std::all_of(windows.begin(), windows.end(), [&](const auto& window) { return window == windows[0]; }),
-         "mixture of windows and full attention without Gemma-2's norms or Qwen2's biases");
+         "mixture of windows and full attention without Gemma's or Qwen's norms or biases");
   return "mistral";
+}
+
+std::string type_of(const PretrainedDecoder& decoder) {
+  if (decoder.gemma()) return gemma_type(decoder);
+  const ModelConfig& model = decoder.model;
+  expect(model.feed_forward == FeedForwardKind::kSwiglu && !model.scaled_embedding && !model.post_norm,
+         "feed-forward other than SwiGLU, scaled embeddings or norms after the branches without Gemma's GeGLU");
+  expect(!decoder.attention.softcap && !model.final_softcap, "caps without Gemma-2's norms");
+  expect(decoder.attention.rotary.has_value(), "models without rotary positions");
+  const char* special = special_type(decoder);
+  return special ? special : plain_type(decoder);
+}
+
+// Their class, without "ForCausalLM".
+std::string class_of(const std::string& type) {
+  static const std::map<std::string, std::string> special = {
+      {"gemma3_text", "Gemma3"}, {"smollm3", "SmolLM3"}, {"seed_oss", "SeedOss"}};
+  const auto found = special.find(type);
+  if (found != special.end()) return found->second;
+  return static_cast<char>(std::toupper(type[0])) + type.substr(1);
 }
 
 // Adds "sliding_window" and "layer_types". All windows must have one size.
@@ -76,14 +169,14 @@ void add_windows(Json& json, const PretrainedDecoder& decoder, const std::string
     if (window) first = std::min(first, i);
     types.push_back(window ? "sliding_attention" : "full_attention");
   }
-  if (type == "llama") return;
+  const bool gemma = type == "gemma2" || type == "gemma3_text", qwen = type == "qwen2" || type == "qwen3";
+  if (!gemma && !qwen && type != "mistral" && type != "smollm3") return;
   json["sliding_window"] = size ? Json(*size) : Json(nullptr);
   if (type == "mistral") return;
   json["layer_types"] = types;
-  if (type == "gemma2" && !size)
-    json["sliding_window"] = decoder.model.context > 0 ? decoder.model.context : 4096;  // used by no layer
-  if (type == "qwen2") json["use_sliding_window"] = size.has_value();
-  if (type == "qwen2") json["max_window_layers"] = first;
+  if (gemma && !size) json["sliding_window"] = decoder.model.context > 0 ? decoder.model.context : 4096;  // of no layer
+  if (!gemma) json["use_sliding_window"] = size.has_value();
+  if (qwen) json["max_window_layers"] = first;
 }
 
 Json rope_scaling_json(const RotaryScaling& scaling) {
@@ -96,13 +189,37 @@ Json rope_scaling_json(const RotaryScaling& scaling) {
           {"original_max_position_embeddings", scaling.original_context}};
 }
 
+// Adds rotary positions as transformers 4 wrote them.
+void add_rope(Json& json, const PretrainedDecoder& decoder, const std::string& type) {
+  Rotary rotary = *decoder.attention.rotary;
+  if (type == "gemma3_text") {
+    for (int64_t i = 0; i < decoder.layers(); ++i) {
+      if (!decoder.windows[i]) rotary = *decoder.rotary(i);
+    }
+    json["rope_local_base_freq"] = sliding_rotary(decoder).theta;
+  }
+  json["rope_theta"] = rotary.theta;
+  json["rope_scaling"] = rope_scaling_json(rotary.scaling);
+  if (type != "smollm3") return;
+  for (int64_t i = 0; i < decoder.layers(); ++i) json["no_rope_layers"].push_back(decoder.rotary(i) ? 1 : 0);
+}
+
+// Adds the scale and the caps of Gemma-2, or the scale and the logits' cap of Gemma-3.
+void add_scores(Json& json, const PretrainedDecoder& decoder) {
+  const AttentionSettings& attention = decoder.attention;
+  const double scale = attention.scale.value_or(1 / std::sqrt(static_cast<double>(attention.head_dim)));
+  const double scalar = 1 / (scale * scale), whole = std::round(scalar);  // an integer in transformers
+  json["query_pre_attn_scalar"] =
+      std::abs(scalar - whole) < 1e-6 * scalar ? Json(static_cast<int64_t>(whole)) : Json(scalar);
+  if (!attention.qk_norm) json["attn_logit_softcapping"] = attention.softcap ? Json(*attention.softcap) : Json(nullptr);
+  json["final_logit_softcapping"] = decoder.model.final_softcap ? Json(*decoder.model.final_softcap) : Json(nullptr);
+}
+
 Json config_json(const PretrainedDecoder& decoder, at::ScalarType dtype) {
   const ModelConfig& model = decoder.model;
   const AttentionSettings& attention = decoder.attention;
-  const std::string type = class_of(decoder);
-  std::string name = type;
-  name[0] = static_cast<char>(std::toupper(name[0]));
-  Json json = {{"architectures", {name + "ForCausalLM"}},
+  const std::string type = type_of(decoder);
+  Json json = {{"architectures", {class_of(type) + "ForCausalLM"}},
                {"model_type", type},
                {"vocab_size", model.vocabulary},
                {"hidden_size", model.dim},
@@ -113,22 +230,22 @@ Json config_json(const PretrainedDecoder& decoder, at::ScalarType dtype) {
                {"head_dim", attention.head_dim},
                {"max_position_embeddings", model.context > 0 ? model.context : 2048},
                {"rms_norm_eps", model.norm_eps},
-               {"rope_theta", attention.rotary->theta},
-               {"rope_scaling", rope_scaling_json(attention.rotary->scaling)},
                {"tie_word_embeddings", model.tied},
+               {"pad_token_id", nullptr},  // a class's default may be outside the vocabulary
                {"torch_dtype", dtype_name(dtype)}};
   json[decoder.gemma() ? "hidden_activation" : "hidden_act"] = decoder.gemma() ? "gelu_pytorch_tanh" : "silu";
-  if (type == "llama") json["mlp_bias"] = model.feed_forward_bias;
-  if (type == "llama" || type == "gemma2") json["attention_bias"] = attention.bias;
-  if (type == "qwen2") expect(attention.head_dim * attention.heads == model.dim, "Qwen2 whose heads are not D/H wide");
-  if (decoder.gemma()) {
-    const double scale = attention.scale.value_or(1 / std::sqrt(static_cast<double>(attention.head_dim)));
-    const double scalar = 1 / (scale * scale), whole = std::round(scalar);  // an integer in transformers
-    json["query_pre_attn_scalar"] =
-        std::abs(scalar - whole) < 1e-6 * scalar ? Json(static_cast<int64_t>(whole)) : Json(scalar);
-    json["attn_logit_softcapping"] = attention.softcap ? Json(*attention.softcap) : Json(nullptr);
-    json["final_logit_softcapping"] = model.final_softcap ? Json(*model.final_softcap) : Json(nullptr);
+  if (type == "gemma") json["hidden_act"] = "gelu_pytorch_tanh";
+  if (type != "qwen2" && type != "mistral") json["attention_bias"] = attention.bias;
+  if (type == "seed_oss") json["attention_out_bias"] = attention.output_bias;
+  if (!decoder.gemma() && type != "qwen2" && type != "qwen3" && type != "mistral")
+    json["mlp_bias"] = model.feed_forward_bias;
+  if (type == "granite") {
+    const double usual = 1 / std::sqrt(static_cast<double>(attention.head_dim));
+    json["attention_multiplier"] = attention.scale.value_or(usual);
+    json["embedding_multiplier"] = model.embedding_scale.value_or(1.0);
   }
+  if (model.post_norm) add_scores(json, decoder);
+  add_rope(json, decoder, type);
   add_windows(json, decoder, type);
   return json;
 }
@@ -139,25 +256,19 @@ PretrainedDecoder decoder_of(const ModelConfig& config) {
   expect(config.causal, "bidirectional attention");
   expect(config.norm == NormKind::kRms, "LayerNorm");
   expect(!config.head_bias, "bias of the head");
-  expect(!config.embedding_norm && !config.embedding_scale, "a norm after the embedding, or a scale other than √D");
+  expect(!config.embedding_norm, "norm after the embedding");
   PretrainedDecoder decoder;
   decoder.model = config;
-  if (decoder.gemma()) {
-    expect(config.feed_forward == FeedForwardKind::kGeglu && config.scaled_embedding && !config.feed_forward_bias &&
-               config.feed_forward_activation == Activation::kGeluTanh,
-           "norms after the branches without GeGLU (by tanh) and embeddings times √D");
-  } else {
-    expect(config.feed_forward == FeedForwardKind::kSwiglu && !config.scaled_embedding,
-           "a feed-forward other than SwiGLU, or scaled embeddings, without norms after the branches");
-  }
-  const AttentionSettings& first = decoder.attention = attention_of(config, 0);
+  AttentionSettings& first = decoder.attention = attention_of(config, 0);
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const AttentionSettings settings = attention_of(config, i);
-    expect(is_same(settings, first), "layers whose heads, biases, caps or positions differ");
+    expect(is_same(settings, first), "layers whose heads, biases, norms or caps differ");
+    if (!first.rotary) first.rotary = settings.rotary;
     decoder.windows.push_back(settings.window);
+    decoder.rotaries.push_back(settings.rotary);
   }
-  expect(first.bias || !first.output_bias, "bias on the output alone");
-  expect(!decoder.gemma() || first.bias == first.output_bias, "Gemma-2 with biases on q, k and v alone");
+  expect(!first.qk_norm || *first.qk_norm == config.norm_eps, "norms of different epsilon");
+  type_of(decoder);  // refuses what no family has
   return decoder;
 }
 

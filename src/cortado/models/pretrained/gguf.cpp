@@ -20,6 +20,7 @@ class GgufDecoder {
     decoder_.source = file_->name();
     decoder_.model.name = std::filesystem::path(file_->name()).stem().string();
     decoder_.model.post_norm = architecture_ == "gemma2";
+    if (decoder_.model.post_norm) decoder_.model.feed_forward = FeedForwardKind::kGeglu;
     read_sizes();
     read_rope();
     if (decoder_.gemma()) read_caps();

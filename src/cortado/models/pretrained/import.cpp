@@ -13,7 +13,19 @@
 namespace cortado {
 namespace {
 
-Json mixer_of(const AttentionSettings& attention, const std::optional<int64_t>& window) {
+// Names the layer's positions where they are not the model's.
+void add_positions(Json& mixer, const PretrainedDecoder& decoder, const std::optional<Rotary>& rotary) {
+  const Rotary& usual = *decoder.attention.rotary;
+  if (!rotary) mixer["rotary"] = false;
+  if (!rotary) return;
+  if (decoder.rotary_fraction != 1.0) mixer["rotary_fraction"] = decoder.rotary_fraction;
+  if (rotary->theta != usual.theta) mixer["rope_theta"] = rotary->theta;
+  if (rotary->scaling != usual.scaling) mixer["rope_scaling"] = rotary->scaling.to_json();
+}
+
+Json mixer_of(const PretrainedDecoder& decoder, int64_t layer) {
+  const AttentionSettings& attention = decoder.attention;
+  const std::optional<int64_t>& window = decoder.windows[layer];
   Json mixer = {{"mixer", window ? kSlidingWindow.name : kSoftmax.name}};
   if (window) mixer["window"] = *window;
   mixer["heads"] = attention.heads;
@@ -23,6 +35,9 @@ Json mixer_of(const AttentionSettings& attention, const std::optional<int64_t>& 
   if (attention.bias != attention.output_bias) mixer["output_bias"] = attention.output_bias;
   if (attention.softcap) mixer["softcap"] = *attention.softcap;
   if (attention.scale) mixer["scale"] = *attention.scale;
+  if (attention.qk_norm) mixer["qk_norm"] = true;
+  if (attention.qk_norm) mixer["norm_eps"] = *attention.qk_norm;
+  add_positions(mixer, decoder, decoder.rotary(layer));
   return mixer;
 }
 
@@ -37,21 +52,27 @@ struct WeightNames {
 std::vector<WeightNames> layer_weights(const PretrainedDecoder& decoder) {
   const int64_t dim = decoder.model.dim, hidden = decoder.model.feed_forward_dim;
   const int64_t width = decoder.attention.width(), kv_width = decoder.attention.kv_width();
-  const bool gemma = decoder.gemma(), qkv = decoder.attention.bias, biased = decoder.model.feed_forward_bias;
+  const int64_t head = decoder.attention.head_dim;
+  const bool post = decoder.model.post_norm, qkv = decoder.attention.bias, biased = decoder.model.feed_forward_bias;
   std::vector<WeightNames> weights = {
       {"mixer_norm", "input_layernorm", "attn_norm", {dim}},
       {"mixer.q", "self_attn.q_proj", "attn_q", {width, dim}, qkv},
       {"mixer.k", "self_attn.k_proj", "attn_k", {kv_width, dim}, qkv},
       {"mixer.v", "self_attn.v_proj", "attn_v", {kv_width, dim}, qkv},
       {"mixer.o", "self_attn.o_proj", "attn_output", {dim, width}, decoder.attention.output_bias},
+      {"mixer.q_norm", "self_attn.q_norm", "attn_q_norm", {head}},
+      {"mixer.k_norm", "self_attn.k_norm", "attn_k_norm", {head}},
       {"mixer_post_norm", "post_attention_layernorm", "post_attention_norm", {dim}},
-      // Only in Gemma-2 is post_attention_layernorm a norm after the attention.
-      {"feed_forward_norm", gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm", "ffn_norm", {dim}},
+      // Only with these norms is post_attention_layernorm a norm after the attention.
+      {"feed_forward_norm", post ? "pre_feedforward_layernorm" : "post_attention_layernorm", "ffn_norm", {dim}},
       {"feed_forward.gate", "mlp.gate_proj", "ffn_gate", {hidden, dim}, biased},
       {"feed_forward.up", "mlp.up_proj", "ffn_up", {hidden, dim}, biased},
       {"feed_forward.down", "mlp.down_proj", "ffn_down", {dim, hidden}, biased},
       {"feed_forward_post_norm", "post_feedforward_layernorm", "post_ffw_norm", {dim}}};
-  if (!gemma) std::erase_if(weights, [](const WeightNames& it) { return it.ours.ends_with("post_norm"); });
+  std::erase_if(weights, [&](const WeightNames& it) {
+    return (!post && it.ours.ends_with("_post_norm")) ||
+           (!decoder.attention.qk_norm && (it.ours == "mixer.q_norm" || it.ours == "mixer.k_norm"));
+  });
   return weights;
 }
 
@@ -78,8 +99,7 @@ void check_tensors(const PretrainedSource& source) {
 ModelConfig PretrainedDecoder::config() const {
   ModelConfig config = model;
   config.heads = model.dim % attention.heads == 0 ? attention.heads : 1;
-  for (const auto& window : windows) config.layers.push_back(mixer_of(attention, window));
-  config.feed_forward = gemma() ? FeedForwardKind::kGeglu : FeedForwardKind::kSwiglu;
+  for (int64_t layer = 0; layer < layers(); ++layer) config.layers.push_back(mixer_of(*this, layer));
   if (gemma()) config.feed_forward_activation = Activation::kGeluTanh;
   config.scaled_embedding = gemma();
   config.positions = PositionKind::kRotary;
@@ -135,7 +155,9 @@ PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at
   visit_weights(decoder, [&](const PretrainedWeight& weight) { total += c10::multiply_integers(weight.shape); });
   visit_weights(decoder, [&](const PretrainedWeight& weight) {
     if (interrupt_requested()) throw Failure(concat("[import] ", decoder.source, ": stopped"));
-    const Tensor tensor = source.read(weight);
+    Tensor tensor = source.read(weight);
+    if (decoder.logits_scaling != 1 && weight.name == "norm.weight")
+      tensor = tensor.to(at::kFloat) / decoder.logits_scaling;
     model.weights.emplace_back(weight.name, dtype ? tensor.to(*dtype) : tensor);
     if (progress) progress(done += tensor.numel(), total);
   });

@@ -15,17 +15,22 @@
 namespace cortado {
 
 // The description of a pretrained decoder, independent of its format: Llama's architecture and its descendants, which
-// differ in biases, windows, norms and caps.
+// differ in biases, windows, norms, positions, multipliers and caps.
 struct PretrainedDecoder {
   std::string source;  // for error messages
-  // Name, sizes, biases and caps. With post_norm it is a Gemma-2: four norms per layer, GeGLU, embeddings times √D.
-  // config() adds the layers and what they share.
+  // Name, sizes, biases, caps and multipliers; with post_norm four norms per layer. GeGLU makes it a Gemma: embeddings
+  // times √D. config() adds the layers and what they share.
   ModelConfig model;
-  AttentionSettings attention{};                // of every layer, without the window
+  AttentionSettings attention{};  // of every layer, without the window; its rotary positions are the model's
   std::vector<std::optional<int64_t>> windows;  // per layer: the keys that a query sees, its own included; nullopt: all
+  std::vector<std::optional<Rotary>>
+      rotaries;                  // per layer: nullopt: no positions; empty: the attention's in all layers
+  double rotary_fraction = 1.0;  // share of a head's channels that are rotated
+  double logits_scaling = 1.0;   // divides the logits; here the last norm's weights
 
-  bool gemma() const { return model.post_norm; }
+  bool gemma() const { return model.feed_forward == FeedForwardKind::kGeglu; }
   int64_t layers() const { return static_cast<int64_t>(windows.size()); }
+  std::optional<Rotary> rotary(int64_t layer) const { return rotaries.empty() ? attention.rotary : rotaries[layer]; }
   // Our config of this decoder. Throws InputError for impossible sizes.
   ModelConfig config() const;
 };
@@ -53,8 +58,8 @@ struct PretrainedSource {
   std::function<bool(const std::string& name)> is_idle = {};
 };
 
-// Opens a folder with config.json and model.safetensors, or shards with model.safetensors.index.json: LlamaForCausalLM,
-// Mistral, Qwen2 and Gemma-2, as transformers 4 and 5 write them.
+// Opens a folder with config.json and model.safetensors, or shards with model.safetensors.index.json, of Llama or one of
+// its descendants (decoders.h), as transformers 4 and 5 write them.
 PretrainedSource open_hugging_face(const std::string& folder);
 
 // Opens a GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2 and gemma2.

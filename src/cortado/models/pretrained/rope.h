@@ -13,8 +13,19 @@ struct PretrainedRope {
 };
 
 // Reads "rope_parameters" of transformers 5, or "rope_scaling", its earlier name. "rope_theta" and
-// "partial_rotary_factor" may be in that object or in the config itself. Throws InputError for unknown kinds of
+// "partial_rotary_factor" may be in that object or in the config itself; where neither has them, `usual_...`. Throws InputError for unknown kinds of
 // scaling, unknown keys and contradicting values.
-PretrainedRope read_rope(JsonReader& config, double usual_fraction = 1.0);
+PretrainedRope read_rope(JsonReader& config, double usual_fraction = 1.0, double usual_theta = 1e4);
+
+// Gemma-3's positions, which differ between full attention and windows. Reads "rope_parameters" with an object for
+// each; or, as transformers 4 wrote them, "rope_theta" and "rope_scaling" for full attention and "rope_local_base_freq"
+// for windows. Throws InputError if windows are stretched to a longer context.
+struct RopesByType {
+  Rotary full, sliding;
+};
+struct UsualThetas {
+  double full, sliding;
+};
+RopesByType read_ropes_by_type(JsonReader& config, const UsualThetas& usual);
 
 }  // namespace cortado
