@@ -120,11 +120,11 @@ MODELS = {
         transformers.GraniteForCausalLM,
         None,
         {
-            "embedding_multiplier": 12.0,
+            "embedding_multiplier": 0.15,
             "logits_scaling": 4.0,
             "residual_multiplier": 0.22,
             "attention_multiplier": 0.15,
-            "rms_norm_eps": 1e-3,
+            "rms_norm_eps": 1e-2,
             "tie_word_embeddings": True,
         },
     ),
@@ -146,10 +146,18 @@ MODELS = {
         {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True, "head_dim": 12},
     ),
 }
+# Families whose weights are not those of a Llama: imported, and not exported.
+EXPERTS = {
+    "qwen3_moe": (
+        transformers.Qwen3MoeForCausalLM,
+        None,
+        {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True},
+    ),
+}
 
 
 def make_model(name):
-    kind, architecture, special = MODELS[name]
+    kind, architecture, special = {**MODELS, **EXPERTS}[name]
     torch.manual_seed(len(name))
     model = kind(kind.config_class(**{**SIZES, **special})).eval()
     with torch.no_grad():

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from gguf_files import read_llama, write_gguf
-from pretrained_models import LLAMA3, MODELS, SIZES, make_model
+from pretrained_models import EXPERTS, LLAMA3, MODELS, SIZES, make_model
 from quick import quick
 from until import wait_until
 
@@ -57,14 +57,14 @@ def check(model, ours, close, count=100):
     assert torch.equal(greedy(ours, tokens[:1, :20], count), written[:, 20:])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *EXPERTS])
 def test_a_hugging_face_folder(name, imported, language_model, close, tmp_path):
     model, _ = make_model(name)
     model.save_pretrained(tmp_path / "source")
     check(model, language_model(imported(tmp_path / "source"), "float32"), close)
 
 
-@pytest.mark.parametrize("name", ["mistral", "qwen3_sliding", "gemma", "gemma3_text", "smollm3_marked", "granite", "phi3_partly", "seed_oss"])
+@pytest.mark.parametrize("name", ["mistral", "qwen3_sliding", "gemma", "gemma3_text", "smollm3_marked", "granite", "phi3_partly", "seed_oss", "qwen3_moe"])
 def test_unequal_lengths_and_what_was_saved(name, imported, close, root, tmp_path, monkeypatch):
     """Texts of unequal lengths in one call; they go on from a saved state, in a model that was saved anew."""
     monkeypatch.syspath_prepend(root / "python")

@@ -17,6 +17,7 @@ TOLERANCE = 3e-5
 SIZES = dict(vocab_size=67, hidden_size=32, num_hidden_layers=3)
 QWEN = dict(intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=16, linear_key_head_dim=8, num_hidden_layers=4,
             linear_value_head_dim=12, linear_num_key_heads=2, linear_num_value_heads=4)  # fmt: skip
+MOE = dict(num_attention_heads=4, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
     "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
@@ -39,6 +40,10 @@ STATES = {
         {**QWEN, "num_hidden_layers": 3}, num_experts=4, num_experts_per_tok=3, norm_topk_prob=False, moe_intermediate_size=12, shared_expert_intermediate_size=8,
         layer_types=["full_attention", "linear_attention", "full_attention"], linear_num_key_heads=4, linear_conv_kernel_dim=2,
         tie_word_embeddings=True, num_key_value_heads=4)),
+    "qwen3_moe": (transformers.Qwen3MoeForCausalLM, dict(MOE, head_dim=12, norm_topk_prob=True)),
+    "qwen3_moe_wide": (transformers.Qwen3MoeForCausalLM, dict(
+        MOE, attention_bias=True, tie_word_embeddings=True, num_experts_per_tok=1, rms_norm_eps=1e-2,
+        rope_parameters={"rope_type": "linear", "rope_theta": 3e4, "factor": 4.0})),
 }  # fmt: skip
 FLA = {
     "gla": ("GLA", {}),
@@ -54,7 +59,8 @@ FLA = {
     "hgrn2_heads": ("HGRN2", dict(num_heads=2, expand_ratio=None, use_lower_bound=False, use_short_conv=True)),
 }  # fmt: skip
 NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": ["gated_delta_net"],
-         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_next": ["gated_delta_net"]}  # fmt: skip
+         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_next": ["gated_delta_net"],
+         "qwen3_moe": ["softmax"]}  # fmt: skip
 
 
 def needs(name):
@@ -276,6 +282,8 @@ REFUSED = {
                         ("lru_width", 30), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
     "qwen3_next": [("attention_bias", True), ("hidden_act", "gelu"), ("layer_types", ["full_attention"]), ("linear_num_value_heads", 5),
                    ("mlp_only_layers", [0]), ("decoder_sparse_step", 2), ("num_experts_per_tok", 9), ("num_experts", 5)],
+    "qwen3_moe": [("use_sliding_window", True), ("hidden_act", "gelu"), ("mlp_only_layers", [0]), ("decoder_sparse_step", 2),
+                  ("num_experts_per_tok", 9), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
 }  # fmt: skip
 
 

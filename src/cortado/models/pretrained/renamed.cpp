@@ -33,6 +33,23 @@ void RenamedWeights::gated(const std::string& ours, const std::string& theirs, i
   linear(ours + ".down", theirs + ".down_proj", dim, hidden, bias);
 }
 
+void RenamedWeights::experts(const std::string& ours, const std::string& theirs, const ExpertSizes& sizes) {
+  const auto [count, dim, hidden] = sizes;
+  linear(ours + ".router", theirs + ".gate", count, dim);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto part = [i](int64_t begin, int64_t rows) {
+      return [=](const Tensor& x) { return x.select(0, i).narrow(0, begin, rows); };
+    };
+    const std::string expert = concat(ours, ".experts.", i), of_theirs = concat(theirs, ".experts.", i);
+    for (const auto& [name, begin] : {std::pair(".gate", int64_t{0}), std::pair(".up", hidden)}) {
+      linear(expert + name, concat(of_theirs, name, "_proj"), hidden, dim);
+      or_map(theirs + ".experts.gate_up_proj", {count, 2 * hidden, dim}, part(begin, hidden));
+    }
+    linear(expert + ".down", of_theirs + ".down_proj", dim, hidden);
+    or_map(theirs + ".experts.down_proj", {count, dim, hidden}, part(0, dim));
+  }
+}
+
 void RenamedWeights::within(const std::string& ours, const std::string& theirs, const RenamedWeights& part) {
   for (RenamedWeight weight : part.list) {
     weight.ours = concat(ours, ".", weight.ours);
@@ -73,7 +90,7 @@ const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> all = [] {
     std::vector<Architecture> list;
     for (const auto& family : {mamba_architectures, flash_linear_attention_architectures, rwkv_architectures,
-                               recurrent_gemma_architectures, qwen3_next_architectures}) {
+                               recurrent_gemma_architectures, qwen3_next_architectures, qwen3_moe_architectures}) {
       for (Architecture& architecture : family()) list.push_back(std::move(architecture));
     }
     return list;

@@ -48,6 +48,12 @@ struct RenamedWeights {
   void norm(const std::string& ours, const std::string& theirs, int64_t dim, bool zero_centred = false);
   // The three maps of SwiGLU or GeGLU: gate, up, down here; gate_proj, up_proj, down_proj there.
   void gated(const std::string& ours, const std::string& theirs, int64_t dim, int64_t hidden, bool bias = false);
+  // A router, and experts of three matrices each: as tensors of their own, or as slices of two tensors for all experts,
+  // which is the form that transformers 5 has in memory.
+  struct ExpertSizes {
+    int64_t count, dim, hidden;
+  };
+  void experts(const std::string& ours, const std::string& theirs, const ExpertSizes& sizes);
   // Adds all weights of a part under these prefixes.
   void within(const std::string& ours, const std::string& theirs, const RenamedWeights& part);
 };
@@ -94,5 +100,6 @@ std::vector<Architecture> flash_linear_attention_architectures();
 std::vector<Architecture> rwkv_architectures();
 std::vector<Architecture> recurrent_gemma_architectures();
 std::vector<Architecture> qwen3_next_architectures();
+std::vector<Architecture> qwen3_moe_architectures();
 
 }  // namespace cortado
