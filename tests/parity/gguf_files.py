@@ -11,25 +11,28 @@ INSIDE = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-GEMMA = {
+POST_NORMS = {  # of Gemma-2 and Gemma-3
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+PAIRS = ("llama", "smollm3", "granite")  # the converter orders a head's rows of q and k as pairs
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def gguf_name(name, gemma):
+def gguf_name(name, post_norms):
     stem, suffix = name.rsplit(".", 1)
     if stem in OUTSIDE:
         return f"{OUTSIDE[stem]}.{suffix}"
     _, _, layer, inside = stem.split(".", 3)
-    return f"blk.{layer}.{({**INSIDE, **GEMMA} if gemma else INSIDE)[inside]}.{suffix}"
+    return f"blk.{layer}.{({**INSIDE, **POST_NORMS} if post_norms else INSIDE)[inside]}.{suffix}"
 
 
 def permuted(weight, heads):
@@ -62,19 +65,26 @@ def write_metadata(writer, config, architecture):
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(rope["rope_theta"])
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
-    if config.rope_parameters["rope_type"] == "linear":
+    if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(config.rope_parameters["factor"])
-    if config.rope_parameters["rope_type"] == "llama3":
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(config))
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if architecture in ("gemma2", "gemma3"):
         writer.add_sliding_window(config.sliding_window)
+    if architecture == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
 
 
 def write_vocabulary(path, vocabulary):
@@ -105,14 +115,14 @@ def write_gguf(path, model, architecture, kind=gguf.GGMLQuantizationType.F32):
             if name == "lm_head.weight" and config.tie_word_embeddings:
                 continue
             values = weight.numpy()
-            order = heads.get(name.split(".")[-2]) if architecture == "llama" else None
+            order = heads.get(name.split(".")[-2]) if architecture in PAIRS else None
             if order:
                 values = permuted(values, order)
-            if architecture == "gemma2" and name.endswith("norm.weight"):
+            if architecture.startswith("gemma") and name.endswith("norm.weight"):
                 values = values + 1
             stored = kind if values.ndim == 2 else gguf.GGMLQuantizationType.F32
             data = gguf.quants.quantize(values, stored)
-            writer.add_tensor(gguf_name(name, architecture == "gemma2"), data, raw_dtype=stored)
+            writer.add_tensor(gguf_name(name, architecture in ("gemma2", "gemma3")), data, raw_dtype=stored)
             if values.ndim == 2:
                 read = torch.from_numpy(gguf.quants.dequantize(data, stored).astype(np.float32))
                 if order:

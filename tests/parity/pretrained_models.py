@@ -63,7 +63,7 @@ MODELS = {
             "final_logit_softcapping": None,
         },
     ),
-    "qwen3": (transformers.Qwen3ForCausalLM, None, {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen3": (transformers.Qwen3ForCausalLM, "qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3_sliding": (
         transformers.Qwen3ForCausalLM,
         None,
@@ -75,10 +75,10 @@ MODELS = {
             "rms_norm_eps": 1e-2,
         },
     ),
-    "gemma": (transformers.GemmaForCausalLM, None, {"head_dim": 16}),
+    "gemma": (transformers.GemmaForCausalLM, "gemma", {"head_dim": 16}),
     "gemma3_text": (
         transformers.Gemma3ForCausalLM,
-        None,
+        "gemma3",
         {
             "num_hidden_layers": 7,
             "sliding_window": 9,
@@ -102,7 +102,7 @@ MODELS = {
             },
         },
     ),
-    "smollm3": (transformers.SmolLM3ForCausalLM, None, {"num_hidden_layers": 5, "initializer_range": 0.2}),
+    "smollm3": (transformers.SmolLM3ForCausalLM, "smollm3", {"num_hidden_layers": 5, "initializer_range": 0.2}),
     "smollm3_marked": (
         transformers.SmolLM3ForCausalLM,
         None,
@@ -118,7 +118,7 @@ MODELS = {
     ),
     "granite": (
         transformers.GraniteForCausalLM,
-        None,
+        "granite",
         {
             "embedding_multiplier": 0.15,
             "logits_scaling": 4.0,

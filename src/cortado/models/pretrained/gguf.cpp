@@ -10,20 +10,36 @@ namespace {
 constexpr int64_t kMostLayers = 10000;
 constexpr const char* kRopeFactors = "rope_freqs.weight";  // of Llama 3: divisors of the frequencies
 
+struct GgufFamily {
+  std::string architecture;
+  bool pairs = false;  // a head's rows of q and k are ordered as pairs of neighbours
+  bool geglu = false, post_norm = false, qk_norm = false;
+};
+const std::vector<GgufFamily> kGgufFamilies = {
+    {.architecture = "llama", .pairs = true},
+    {.architecture = "qwen2"},
+    {.architecture = "qwen3", .qk_norm = true},
+    {.architecture = "smollm3", .pairs = true},
+    {.architecture = "granite", .pairs = true},
+    {.architecture = "gemma", .geglu = true},
+    {.architecture = "gemma2", .geglu = true, .post_norm = true},
+    {.architecture = "gemma3", .geglu = true, .post_norm = true, .qk_norm = true}};
+
 // Reads a decoder's description from a file's metadata and tensors.
 class GgufDecoder {
  public:
   explicit GgufDecoder(std::shared_ptr<const GgufFile> file) : file_(std::move(file)), metadata_(file_->metadata()) {
-    architecture_ = metadata_.text("general.architecture");
-    file_->fail_if(architecture_ != "llama" && architecture_ != "qwen2" && architecture_ != "gemma2",
-                   "is of architecture ", printable(architecture_), "; supported: llama, qwen2, gemma2");
+    family_ = family_of(metadata_.text("general.architecture"));
     decoder_.source = file_->name();
     decoder_.model.name = std::filesystem::path(file_->name()).stem().string();
-    decoder_.model.post_norm = architecture_ == "gemma2";
-    if (decoder_.model.post_norm) decoder_.model.feed_forward = FeedForwardKind::kGeglu;
+    decoder_.model.post_norm = family_.post_norm;
+    if (family_.geglu) decoder_.model.feed_forward = FeedForwardKind::kGeglu;
     read_sizes();
-    read_rope();
-    if (decoder_.gemma()) read_caps();
+    decoder_.attention.rotary = read_rope();
+    if (family_.post_norm) read_caps();
+    if (is("gemma3")) read_gemma3_positions();
+    if (is("smollm3")) leave_out_positions();
+    if (is("granite")) read_multipliers();
     const auto biased = [&](const char* name) {
       return file_->find(std::string("blk.0.") + name + ".bias") != nullptr;
     };
@@ -34,10 +50,20 @@ class GgufDecoder {
   }
 
   const PretrainedDecoder& decoder() const { return decoder_; }
-  const std::string& architecture() const { return architecture_; }
+  const GgufFamily& family() const { return family_; }
 
  private:
-  std::string key(const char* name) const { return architecture_ + "." + name; }
+  GgufFamily family_of(const std::string& architecture) const {
+    std::string known;
+    for (const GgufFamily& family : kGgufFamilies) {
+      if (family.architecture == architecture) return family;
+      known += (known.empty() ? "" : ", ") + family.architecture;
+    }
+    file_->fail_if(true, "is of architecture ", printable(architecture), "; supported: ", known);
+    return {};
+  }
+  bool is(const char* architecture) const { return family_.architecture == architecture; }
+  std::string key(const char* name) const { return family_.architecture + "." + name; }
   int64_t size(const char* name, int64_t most, std::optional<int64_t> fallback = {}) {
     return metadata_.integer(key(name), 1, most, fallback);
   }
@@ -59,22 +85,29 @@ class GgufDecoder {
     const GgufTensor* embedding = file_->find("token_embd.weight");
     file_->fail_if(!embedding || embedding->shape.size() != 2, "has no tensor \"token_embd.weight\" of two dimensions");
     model.vocabulary = embedding->shape.front();
-    // Gemma-2 has a window in every second layer, starting with the first.
-    const int64_t window = metadata_.integer(key("attention.sliding_window"), 0, 1 << 30, decoder_.gemma() ? 4096 : 0);
+    if (family_.qk_norm) attention.qk_norm = model.norm_eps;
+    read_windows();
+  }
+
+  // Gemma-2 has full attention in every second layer, Gemma-3 in every sixth; others have windows in all or none.
+  void read_windows() {
+    const int64_t window = metadata_.integer(key("attention.sliding_window"), 0, 1 << 30, is("gemma2") ? 4096 : 0);
+    const int64_t usual = is("gemma2") ? 2 : is("gemma3") ? 6 : 0;
+    const int64_t pattern = metadata_.integer(key("attention.sliding_window_pattern"), 0, kMostLayers, usual);
     const int64_t layers = size("block_count", kMostLayers);
     for (int64_t layer = 0; layer < layers; ++layer) {
-      const bool sliding = window > 0 && (!decoder_.gemma() || layer % 2 == 0);
+      const bool sliding = window > 0 && (pattern == 0 || (layer + 1) % pattern != 0);
       decoder_.windows.push_back(sliding ? std::optional(window) : std::nullopt);
     }
   }
 
-  void read_rope() {
+  Rotary read_rope() {
     const int64_t head_dim = decoder_.attention.head_dim;
     const int64_t rotated = size("rope.dimension_count", 65536, head_dim);
     file_->fail_if(rotated != head_dim, "rotates ", rotated, " of ", head_dim,
                    " channels a head, which is not supported");
-    decoder_.attention.rotary = Rotary(metadata_.number(key("rope.freq_base"), 1.0, 1e12, 1e4));
-    RotaryScaling& scaling = decoder_.attention.rotary->scaling;
+    Rotary rotary(metadata_.number(key("rope.freq_base"), 1.0, 1e12, 1e4));
+    RotaryScaling& scaling = rotary.scaling;
     // As llama.cpp: a factor without a type is linear, and so is "scale_linear" of its first files.
     const double early = metadata_.number(key("rope.scale_linear"), 0.0, 1e9, 0.0);
     const double factor = metadata_.number(key("rope.scaling.factor"), 0.0, 1e9, early);
@@ -87,14 +120,40 @@ class GgufDecoder {
       scaling.factor = factor;
     }
     const GgufTensor* factors = file_->find(kRopeFactors);
-    if (!factors) return;
+    if (!factors) return rotary;
     file_->fail_if(linear, "has two scalings of its rotary positions");
     file_->fail_if(factors->shape != std::vector<int64_t>{head_dim / 2}, "needs ", head_dim / 2, " numbers in \"",
                    kRopeFactors, "\"");
     const Tensor values = GgufFile::read(*factors).to(at::kDouble);
     scaling.type = RotaryScaling::Type::kFactors;
     scaling.factors.assign(values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel());
-    if (const auto known = llama3_scaling(scaling.factors, decoder_.attention.rotary->theta)) scaling = *known;
+    if (const auto known = llama3_scaling(scaling.factors, rotary.theta)) scaling = *known;
+    return rotary;
+  }
+
+  // The file's positions are those of full attention.
+  void read_gemma3_positions() {
+    const Rotary full = *decoder_.attention.rotary,
+                 sliding(metadata_.number(key("rope.freq_base_swa"), 1.0, 1e12, 1e4));
+    for (const auto& window : decoder_.windows) decoder_.rotaries.push_back(window ? sliding : full);
+    decoder_.attention.rotary = sliding;
+  }
+
+  // Every fourth layer has no positions, which the file does not say.
+  void leave_out_positions() {
+    for (int64_t layer = 0; layer < decoder_.layers(); ++layer)
+      decoder_.rotaries.push_back((layer + 1) % 4 != 0 ? decoder_.attention.rotary : std::nullopt);
+  }
+
+  // 0 is a file's word for none.
+  void read_multipliers() {
+    const auto factor = [&](const char* name) {
+      const double said = metadata_.number(key(name), 0.0, 1e6, 0.0);
+      return said > 0 ? said : 1.0;
+    };
+    if (metadata_.number(key("attention.scale"), 0.0, 1e6, 0.0) > 0)
+      decoder_.attention.scale = factor("attention.scale");
+    decoder_.set_multipliers({factor("embedding_scale"), factor("residual_scale"), factor("logit_scale")});
   }
 
   void read_caps() {
@@ -103,17 +162,18 @@ class GgufDecoder {
       const double value = metadata_.number(key(name), 0.0, 1e6, usual);
       return value > 0 ? std::optional(value) : std::nullopt;
     };
-    attention.softcap = cap("attn_logit_softcapping", 50.0);
-    decoder_.model.final_softcap = cap("final_logit_softcapping", 30.0);
-    // The file does not say it: the largest of Gemma-2's three sizes, with 46 layers, divides the scores by √(D/H), not
-    // √head_dim.
-    const int64_t divisor = decoder_.layers() == 46 ? decoder_.model.dim / attention.heads : attention.head_dim;
+    if (is("gemma2")) attention.softcap = cap("attn_logit_softcapping", 50.0);
+    decoder_.model.final_softcap = cap("final_logit_softcapping", is("gemma2") ? 30.0 : 0.0);
+    // The file does not say it: the largest Gemma-2, with 46 layers, and the largest Gemma-3, with 62, divide the scores
+    // by √(D/H), not √head_dim.
+    const int64_t divisor =
+        decoder_.layers() == (is("gemma2") ? 46 : 62) ? decoder_.model.dim / attention.heads : attention.head_dim;
     if (divisor != attention.head_dim) attention.scale = 1 / std::sqrt(static_cast<double>(divisor));
   }
 
   std::shared_ptr<const GgufFile> file_;
   JsonReader metadata_;
-  std::string architecture_;
+  GgufFamily family_;
   PretrainedDecoder decoder_;
 };
 
@@ -124,12 +184,12 @@ PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file) {
   PretrainedSource source{read.decoder(), &PretrainedWeight::gguf};
   for (const GgufTensor& tensor : file->tensors()) source.shapes.emplace(tensor.name, tensor.shape);
   const AttentionSettings attention = read.decoder().attention;
-  source.read = [=, llama = read.architecture() == "llama"](const PretrainedWeight& weight) {
+  source.read = [=, pairs = read.family().pairs](const PretrainedWeight& weight) {
     const Tensor tensor = GgufFile::read(*file->find(weight.gguf));
     const bool q = weight.gguf.find(".attn_q.") != std::string::npos,
                k = weight.gguf.find(".attn_k.") != std::string::npos;
-    if (!llama || (!q && !k)) return tensor;
-    // Llama's GGUF files order the rows of a head as pairs (0, d/2), (1, d/2 + 1), ..., to rotate neighbours. Our
+    if (!pairs || (!q && !k)) return tensor;
+    // The GGUF files of Llama and some others order the rows of a head as pairs (0, d/2), (1, d/2 + 1), ..., to rotate neighbours. Our
     // rotation pairs halves: rows 0 .. d/2 - 1 come first, then the others.
     const int64_t heads = q ? attention.heads : attention.kv_heads;
     const Tensor pairs = tensor.reshape({heads, attention.head_dim / 2, 2, -1});

@@ -96,6 +96,15 @@ void check_tensors(const PretrainedSource& source) {
 
 }  // namespace
 
+void PretrainedDecoder::set_multipliers(const Multipliers& multipliers) {
+  const auto [embedding, residual, logits] = multipliers;
+  logits_scaling = logits;
+  model.embedding_scale = embedding / residual;
+  model.norm_eps /= residual * residual;
+  fail_input_if(model.norm_eps > 1, "[import] ", source, ": \"residual_multiplier\" ", residual,
+                " is too small for the norms' epsilon, \"rms_norm_eps\"");
+}
+
 ModelConfig PretrainedDecoder::config() const {
   ModelConfig config = model;
   config.heads = model.dim % attention.heads == 0 ? attention.heads : 1;

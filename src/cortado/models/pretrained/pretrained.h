@@ -31,6 +31,12 @@ struct PretrainedDecoder {
   bool gemma() const { return model.feed_forward == FeedForwardKind::kGeglu; }
   int64_t layers() const { return static_cast<int64_t>(windows.size()); }
   std::optional<Rotary> rotary(int64_t layer) const { return rotaries.empty() ? attention.rotary : rotaries[layer]; }
+  // Granite's block is x += m f(norm x), with m `residual`. Here the stream is x / m: the embedding's factor is divided
+  // by m and the norms' epsilon by m², so that the norms give the same numbers, and no matrix changes.
+  struct Multipliers {
+    double embedding, residual, logits;  // the last one divides the logits
+  };
+  void set_multipliers(const Multipliers& multipliers);
   // Our config of this decoder. Throws InputError for impossible sizes.
   ModelConfig config() const;
 };
@@ -62,7 +68,8 @@ struct PretrainedSource {
 // its descendants (decoders.h), as transformers 4 and 5 write them.
 PretrainedSource open_hugging_face(const std::string& folder);
 
-// Opens a GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2 and gemma2.
+// Opens a GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2, qwen3, smollm3, granite, gemma, gemma2
+// and gemma3.
 PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file);
 
 // Opens a GGUF file or a Hugging Face folder. Throws InputError for anything else.

@@ -81,8 +81,6 @@ void read_smollm3(JsonReader& config, PretrainedDecoder& decoder) {
   read_windows(config, decoder, window, [&](int64_t layer) { return !turns[layer]; });
 }
 
-// Granite's block is x += m f(norm x). Here the stream is x / m: the embedding's multiplier is divided by m, and the
-// norms' epsilon by m², so that the norms give the same numbers and no weight changes.
 void read_granite(JsonReader& config, PretrainedDecoder& decoder) {
   expect_activation(config, "silu");
   read_decoder_sizes(config, decoder);
@@ -90,12 +88,9 @@ void read_granite(JsonReader& config, PretrainedDecoder& decoder) {
   read_attention_bias(config, decoder);
   decoder.model.feed_forward_bias = config.boolean("mlp_bias", false);
   decoder.attention.scale = config.number("attention_multiplier", 1e-6, 1e6, 1.0);
-  decoder.logits_scaling = config.number("logits_scaling", 1e-6, 1e6, 1.0);
   const double residual = config.number("residual_multiplier", 1e-3, 1e3, 1.0);
-  decoder.model.embedding_scale = config.number("embedding_multiplier", 1e-3, 1e3, 1.0) / residual;
-  decoder.model.norm_eps /= residual * residual;
-  config.fail_if(decoder.model.norm_eps > 1, "\"residual_multiplier\" ", residual,
-                 " is too small for its \"rms_norm_eps\"");
+  decoder.set_multipliers({config.number("embedding_multiplier", 1e-3, 1e3, 1.0), residual,
+                           config.number("logits_scaling", 1e-6, 1e6, 1.0)});
   read_windows(config, decoder, std::nullopt, [](int64_t) { return false; });
 }
 
