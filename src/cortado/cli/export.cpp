@@ -67,12 +67,12 @@ void add_export_command(CLI::App& app) {
   auto options = std::make_shared<ExportOptions>();
   options->model = add_model_options(command);
   command.footer(
-      "Writes config.json and model.safetensors (in --dtype, default float32) of a Llama, Mistral, Qwen2 or\n"
-      "Gemma-2 model. This requires that every layer is softmax or sliding_window. A byte-pair tokenizer, which\n"
-      "imported models have, is written too: tokenizer.json, tokenizer_config.json with a chat template,\n"
-      "generation_config.json. With --to-hub-folder any model can be written, in a form that transformers opens\n"
-      "after `import cortado.transformers`, with a README.md for the hub: architecture, data, evaluation and\n"
-      "memory.\n\n"
+      "Writes config.json and model.safetensors (in --dtype, default float32) of a Llama, Mistral, Qwen2, Qwen3,\n"
+      "SmolLM3, Granite, Seed-OSS or Gemma model. This requires that every layer is softmax or sliding_window. A\n"
+      "byte-pair tokenizer, which imported models have, is written too: tokenizer.json, tokenizer_config.json with\n"
+      "a chat template, generation_config.json. With --to-hub-folder any model can be written, in a form that\n"
+      "transformers opens after `import cortado.transformers`, with a README.md for the hub: architecture, data,\n"
+      "evaluation and memory.\n\n"
       "Examples:\n"
       "  cortado export runs/smollm2 --out models/smollm2 --dtype bfloat16\n"
       "  cortado eval runs/linear --text held-out.txt --json > eval.json\n"

@@ -244,7 +244,9 @@ TEST(Pretrained, NamesWhatDoesNotFit) {
           "tensor \"output.weight\" is [31, 32], expected [32, 32]");
   GgufBuilder other;
   other.add("general.architecture", "mamba");
-  expect_refusal([&] { read_gguf(other.file()); }, "is of architecture \"mamba\"; supported: llama, qwen2, gemma2");
+  expect_refusal(
+      [&] { read_gguf(other.file()); },
+      "is of architecture \"mamba\"; supported: llama, qwen2, qwen3, smollm3, granite, gemma, gemma2, gemma3");
 }
 
 TEST(Pretrained, NamesWhatAFolderLacks) {
@@ -258,7 +260,9 @@ TEST(Pretrained, NamesWhatAFolderLacks) {
   expect_refusal([&] { open_pretrained(folder.path() + "/none"); }, "there is no");
   refused("has no config.json");
   write("config.json", R"({"model_type": "bert"})");
-  refused("models of type \"bert\" are not supported; supported: llama, mistral, qwen2, gemma2");
+  refused(
+      "models of type \"bert\" are not supported; supported: llama, mistral, qwen2, qwen3, smollm3, granite, "
+      "seed_oss, gemma, gemma2, gemma3_text, phi3, mamba, ");
   write("config.json", R"({"model_type": "llama", "quantization_config": {"bits": 4}})");
   refused("quantised weights");
   const std::string sizes = R"("model_type": "llama", "vocab_size": 4, "hidden_size": 8, "num_attention_heads": 2,
