@@ -226,6 +226,14 @@ def test_exported_models_are_the_same_in_transformers(name, imported, cortado, c
         close(back(tokens).logits, model(tokens).logits, 2e-5, "logits")
 
 
+@pytest.mark.parametrize(("name", "words"), [("phi3_partly", "a part of a head"), ("qwen3_moe", "feed-forward other than")])
+def test_what_is_not_exported(name, words, imported, refused, tmp_path):
+    model, _ = make_model(name)
+    model.save_pretrained(tmp_path / "source")
+    assert words in refused("export", imported(tmp_path / "source"), "--out", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
 def test_shards_and_types(imported, language_model, close, tmp_path, refused):
     model, _ = make_model("gemma2")
     model = model.to(torch.bfloat16)

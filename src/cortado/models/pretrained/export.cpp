@@ -140,8 +140,9 @@ const char* plain_type(const PretrainedDecoder& decoder) {
 std::string type_of(const PretrainedDecoder& decoder) {
   if (decoder.gemma()) return gemma_type(decoder);
   const ModelConfig& model = decoder.model;
-  expect(model.feed_forward == FeedForwardKind::kSwiglu && !model.scaled_embedding && !model.post_norm,
-         "feed-forward other than SwiGLU, scaled embeddings or norms after the branches without Gemma's GeGLU");
+  expect(model.feed_forward == FeedForwardKind::kSwiglu, "feed-forward other than SwiGLU and GeGLU");
+  expect(!model.scaled_embedding && !model.post_norm,
+         "embeddings times √D or norms after the branches without Gemma's GeGLU");
   expect(!decoder.attention.softcap && !model.final_softcap, "caps without Gemma-2's norms");
   expect(decoder.attention.rotary.has_value(), "models without rotary positions");
   const char* special = special_type(decoder);
