@@ -132,8 +132,8 @@ TEST(Lolcats, FeaturesMayHaveMoreHeads) {
   const auto right = [&](const Tensor& phi_q, const Tensor& phi_k) {
     return lolcats_reference(wide(in.q), wide(in.k), wide(in.v), phi_q, phi_k, in.factor, rule);
   };
-  EXPECT_CLOSE(lolcats_dense(q, k, v, one(far_q), far_k, in.factor, rule), right(wide(in.phi_q), in.phi_k), 1e-10);
-  EXPECT_CLOSE(lolcats_dense(q, k, v, far_q, one(far_k), in.factor, rule), right(in.phi_q, wide(in.phi_k)), 1e-10);
+  EXPECT_CLOSE(lolcats_dense({q, k, v, one(far_q), far_k, in.factor}, rule), right(wide(in.phi_q), in.phi_k), 1e-10);
+  EXPECT_CLOSE(lolcats_dense({q, k, v, far_q, one(far_k), in.factor}, rule), right(in.phi_q, wide(in.phi_k)), 1e-10);
 }
 
 // Dense sequences of whole blocks or with a partial block, with and without gradients of q, k and v, with features of
