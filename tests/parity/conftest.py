@@ -1,9 +1,13 @@
 """What the parity tests share: our mixers as Python sees them, and how close is close."""
 
 import json
+import pathlib
+import sys
 
 import pytest
 import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "python"))  # the package, as it lies in the sources
 
 
 class Mixer:

@@ -1,5 +1,5 @@
-"""`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, RWKV-4, RecurrentGemma and Qwen3-Next
-of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+"""`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, RWKV-4, RecurrentGemma, Qwen3-Next and
+Qwen3.5 of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import inspect
@@ -9,14 +9,19 @@ import pytest
 import torch
 import transformers
 from torch import nn
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
+from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
 TOLERANCE = 3e-5
 SIZES = dict(vocab_size=67, hidden_size=32, num_hidden_layers=3)
 QWEN = dict(intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=16, linear_key_head_dim=8, num_hidden_layers=4,
             linear_value_head_dim=12, linear_num_key_heads=2, linear_num_value_heads=4)  # fmt: skip
+EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20)
+ROPE = dict(rope_type="default", rope_theta=5e4, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)
+VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
     "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
@@ -33,12 +38,17 @@ STATES = {
         num_attention_heads=2, lru_width=48, intermediate_size=64, attention_window_size=9, conv1d_width=3, logits_soft_cap=5.0,
         block_types=["attention", "recurrent"], attention_bias=True, num_hidden_layers=5)),
     "qwen3_next": (transformers.Qwen3NextForCausalLM, dict(QWEN, num_experts=0)),
-    "qwen3_next_experts": (transformers.Qwen3NextForCausalLM, dict(
-        QWEN, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20)),
+    "qwen3_next_experts": (transformers.Qwen3NextForCausalLM, dict(QWEN, **EXPERTS)),
     "qwen3_next_wide": (transformers.Qwen3NextForCausalLM, dict(
         {**QWEN, "num_hidden_layers": 3}, num_experts=4, num_experts_per_tok=3, norm_topk_prob=False, moe_intermediate_size=12, shared_expert_intermediate_size=8,
         layer_types=["full_attention", "linear_attention", "full_attention"], linear_num_key_heads=4, linear_conv_kernel_dim=2,
         tie_word_embeddings=True, num_key_value_heads=4)),
+    "qwen3_5_text": (transformers.Qwen3_5ForCausalLM, dict(QWEN, rope_parameters=ROPE)),
+    "qwen3_5": (transformers.Qwen3_5ForConditionalGeneration, dict(
+        text_config=dict(SIZES, **{**QWEN, "num_hidden_layers": 5}, rope_parameters=ROPE), vision_config=VISION, tie_word_embeddings=True)),
+    "qwen3_5_moe_text": (transformers.Qwen3_5MoeForCausalLM, dict(QWEN, **EXPERTS)),
+    "qwen3_5_moe": (transformers.Qwen3_5MoeForConditionalGeneration, dict(
+        text_config=dict(SIZES, **QWEN, **{**EXPERTS, "num_experts_per_tok": 3}), vision_config=VISION)),
 }  # fmt: skip
 FLA = {
     "gla": ("GLA", {}),
@@ -54,7 +64,7 @@ FLA = {
     "hgrn2_heads": ("HGRN2", dict(num_heads=2, expand_ratio=None, use_lower_bound=False, use_short_conv=True)),
 }  # fmt: skip
 NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": ["gated_delta_net"],
-         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_next": ["gated_delta_net"]}  # fmt: skip
+         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3": ["gated_delta_net"]}  # fmt: skip
 
 
 def needs(name):
@@ -191,9 +201,54 @@ def fla_model(kind, options, monkeypatch):
         return random_weights(getattr(fla.models, kind + "ForCausalLM")(config))
 
 
+def model_of(name, monkeypatch):
+    """The model of STATES, with random weights. A model of images and texts has its sizes in its text_config."""
+    for module in (qwen3_next, qwen3_5, qwen3_5_moe):
+        for rule in ("chunk", "recurrent"):  # transformers' own, where fla is installed as well
+            place = f"torch_{rule}_gated_delta_rule"
+            monkeypatch.setattr(module, place, inspect.unwrap(getattr(module, place)))
+    kind, options = STATES[name]
+    model = random_weights(kind(kind.config_class(**(options if "text_config" in options else {**SIZES, **options}))))
+    model.set_experts_implementation("eager")  # the others have no float64
+    return model
+
+
+def logits_of(model, tokens):
+    """The original's logits, and how near ours must be. Where a query meets nothing, a norm behind it makes noise of what is left:
+    then it is a few times what the original in float64 is from itself."""
+    with torch.no_grad():
+        expected = model.double()(tokens, use_cache=False).logits
+        noise = (model.float()(tokens, use_cache=False).logits - expected).abs().max()
+    limit = max(TOLERANCE * expected.abs().max(), 4 * noise)
+    assert limit < 1e-3 * expected.abs().max()
+    return expected, limit
+
+
+def check_generation(ours, model, folder):
+    """64 greedy tokens; sequences of unequal lengths in a batch; the model saved once more."""
+    from cortado.models import LanguageModel
+
+    torch.manual_seed(6)
+    tokens = torch.randint(67, (2, 9))
+    written = [tokens, ours.read(tokens, True).argmax(-1, keepdim=True)]
+    while len(written) < 65:
+        written.append(ours.read(written[-1], False).argmax(-1, keepdim=True))
+    written = torch.cat(written, 1)
+    with torch.no_grad():
+        assert torch.equal(model(written[:, :-1], use_cache=False).logits[:, 8:].argmax(-1), written[:, 9:])
+    opened, lengths = LanguageModel.open(folder / "ours"), (3, 21, 1, 12)
+    parts = torch.randint(67, (1, sum(lengths))).split(lengths, 1)
+    packed, _ = opened(torch.cat(parts, 1), cu_seqlens=torch.tensor((0, *lengths)).cumsum(0))
+    for part, found in zip(parts, packed.split(lengths, 1)):
+        expected, limit = logits_of(model, part)
+        assert (found - expected).abs().max() < limit, part.shape
+    opened.save(folder / "again")
+    again = torch.classes.cortado.LanguageModel(str(folder / "again"), "float32", "")
+    assert torch.equal(again.forward(parts[1]), ours.forward(parts[1]))
+
+
 def check(model, folder, cortado, build, change=lambda _: None, **saving):
-    """Logits of whole texts, and of texts in pieces, are the original's. Where a query meets nothing, a norm behind it makes
-    noise of what is left: then they are as near as a few times what the original in float64 is from itself."""
+    """Logits of whole texts, and of texts in pieces, are the original's, and so is what is generated. Returns what the import said."""
     model.save_pretrained(folder / "theirs", **saving)
     change(folder / "theirs")
     done = cortado("import", folder / "theirs", "--out", folder / "ours")
@@ -203,36 +258,22 @@ def check(model, folder, cortado, build, change=lambda _: None, **saving):
     torch.manual_seed(4)
     for length in (1, 7, 33):
         tokens = torch.randint(67, (2, length))
-        with torch.no_grad():
-            expected = model.double()(tokens, use_cache=False).logits
-            noise = (model.float()(tokens, use_cache=False).logits - expected).abs().max()
-        limit = max(TOLERANCE * expected.abs().max(), 4 * noise)
-        assert limit < 1e-3 * expected.abs().max()
+        expected, limit = logits_of(model, tokens)
         for found in (ours.forward(tokens), ours.resume(tokens, 1), ours.resume(tokens, 5)):
             assert (found - expected).abs().max() < limit, length
-    return ours
+    check_generation(ours, model, folder)
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", [needs(it) for it in STATES])
 def test_models_of_transformers(name, cortado, build, tmp_path, monkeypatch):
-    kind, options = STATES[name]
-    for rule in ("chunk", "recurrent"):  # transformers' own, where fla is installed as well
-        place = f"{qwen3_next.__name__}.torch_{rule}_gated_delta_rule"
-        monkeypatch.setattr(place, inspect.unwrap(getattr(qwen3_next, place.rpartition(".")[2])))
-    model = random_weights(kind(kind.config_class(**{**SIZES, **options})))
-    model.set_experts_implementation("eager")  # the others have no float64
-    check(model, tmp_path, cortado, build)
+    check(model_of(name, monkeypatch), tmp_path, cortado, build)
 
 
 @pytest.mark.mechanism("gated_delta_net")
 def test_experts_as_they_are_in_memory(cortado, build, tmp_path, monkeypatch):
     """In two tensors of three dimensions a layer; and layers that say which linear attention they are."""
-    kind, options = STATES["qwen3_next_experts"]
-    for rule in ("chunk", "recurrent"):
-        place = f"{qwen3_next.__name__}.torch_{rule}_gated_delta_rule"
-        monkeypatch.setattr(place, inspect.unwrap(getattr(qwen3_next, place.rpartition(".")[2])))
-    model = random_weights(kind(kind.config_class(**{**SIZES, **options})))
-    model.set_experts_implementation("eager")
+    model = model_of("qwen3_next_experts", monkeypatch)
 
     def change(folder):
         shapes = {name: tensor.dim() for name, tensor in load_file(folder / "model.safetensors").items() if "experts." in name and "shared" not in name}
@@ -242,6 +283,19 @@ def test_experts_as_they_are_in_memory(cortado, build, tmp_path, monkeypatch):
         (folder / "config.json").write_text(text.replace('"linear_attention"', '"linear_attention_gated_delta_net"'))
 
     check(model, tmp_path, cortado, build, change, save_original_format=False)
+
+
+@pytest.mark.mechanism("gated_delta_net")
+def test_parts_that_are_left_out_are_named(cortado, build, tmp_path, monkeypatch):
+    """Vision, and the layers for multi-token prediction."""
+
+    def change(folder):
+        tensors = load_file(folder / "model.safetensors")
+        tensors["mtp.fc.weight"] = torch.zeros(2, 2)
+        save_file(tensors, folder / "model.safetensors")
+
+    told = check(model_of("qwen3_5", monkeypatch), tmp_path, cortado, build, change)
+    assert "\nleft out: mtp. (1 tensors), model.visual. (" in told, told
 
 
 @pytest.mark.parametrize("name", [needs(it) for it in FLA])
@@ -276,17 +330,20 @@ REFUSED = {
                         ("lru_width", 30), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
     "qwen3_next": [("attention_bias", True), ("hidden_act", "gelu"), ("layer_types", ["full_attention"]), ("linear_num_value_heads", 5),
                    ("mlp_only_layers", [0]), ("decoder_sparse_step", 2), ("num_experts_per_tok", 9), ("num_experts", 5)],
+    "qwen3_5_moe_text": [("attn_output_gate", False), ("norm_topk_prob", False), ("layer_types", ["mamba"] * 4)],
+    "qwen3_5": [("text_config.model_type", "qwen3_text"), ("text_config.hidden_act", "gelu"), ("text_config.head_dim", "wide")],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [needs(it) for it in REFUSED])
-def test_what_is_not_computed_is_refused(name, cortado, tmp_path):
-    kind, options = STATES["qwen3_next_experts" if name == "qwen3_next" else name]
-    kind(kind.config_class(**{**SIZES, **options})).save_pretrained(tmp_path / "theirs")
+def test_what_is_not_computed_is_refused(name, cortado, tmp_path, monkeypatch):
+    model_of("qwen3_next_experts" if name == "qwen3_next" else name, monkeypatch).save_pretrained(tmp_path / "theirs")
     path = tmp_path / "theirs" / "config.json"
-    config = json.loads(path.read_text())
-    for key, value in REFUSED[name]:
-        path.write_text(json.dumps({**config, key: value}))
+    text = path.read_text()
+    for place, value in REFUSED[name]:
+        config, (*outer, key) = json.loads(text), place.split(".")
+        (config[outer[0]] if outer else config)[key] = value
+        path.write_text(json.dumps(config))
         done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
         word = {"num_attention_heads": "num_heads", "lru_width": "num_heads", "rope_parameters": "yarn", "hidden_act": "gelu",
                 "num_experts": "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip

@@ -17,7 +17,7 @@ void run_import(const ImportCommand& command) {
   const Imported imported = ModelImport(command.source).write(command.out, dtype);
   std::cout << imported.summary() << "; written to " << command.out
             << (imported.tokenizer ? "" : "; it has no tokenizer, so it reads token numbers only") << std::endl;
-  if (!imported.no_chat.empty()) std::cout << "no chat: " << imported.no_chat << std::endl;
+  for (const std::string& line : imported.notices()) std::cout << line << std::endl;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "cortado/models/pretrained/renamed.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -38,6 +39,17 @@ void RenamedWeights::within(const std::string& ours, const std::string& theirs, 
     weight.ours = concat(ours, ".", weight.ours);
     for (TheirTensor& form : weight.forms) form.name = concat(theirs, ".", form.name);
     list.push_back(std::move(weight));
+  }
+}
+
+void RenamedWeights::or_within(const std::string& prefix, const std::string& other) {
+  for (RenamedWeight& weight : list) {
+    const std::vector<TheirTensor> forms = weight.forms;
+    for (TheirTensor form : forms) {
+      if (!form.name.starts_with(prefix)) continue;
+      form.name.replace(0, prefix.size(), other);
+      weight.forms.push_back(std::move(form));
+    }
   }
 }
 
@@ -104,6 +116,20 @@ const TheirTensor& form_in(const RenamedWeight& weight, const std::map<std::stri
   return weight.forms.front();
 }
 
+bool is_left_out(const RenamedModel& model, const std::string& tensor) {
+  return std::ranges::any_of(model.left_out, [&](const std::string& prefix) { return tensor.starts_with(prefix); });
+}
+
+// The left-out parts that the folder has: "mtp. (12 tensors), model.visual. (150 tensors)".
+std::string left_out_of(const RenamedModel& model, const std::map<std::string, Tensor>& tensors) {
+  std::string list;
+  for (const std::string& prefix : model.left_out) {
+    const auto count = std::ranges::count_if(tensors, [&](const auto& it) { return it.first.starts_with(prefix); });
+    if (count > 0) list += concat(list.empty() ? "" : ", ", prefix, " (", count, " tensors)");
+  }
+  return list;
+}
+
 // Checks that every weight has its tensor, and every tensor a use.
 void check_tensors(const RenamedModel& model, const std::map<std::string, Tensor>& tensors) {
   const std::string where = concat("[import] ", model.source, ": ");
@@ -119,9 +145,8 @@ void check_tensors(const RenamedModel& model, const std::map<std::string, Tensor
     used.insert(form.name);
   }
   for (const auto& [name, tensor] : tensors) {
-    const bool idle =
-        (name == "lm_head.weight" && model.config.tied) || (!model.idle.empty() && name.starts_with(model.idle));
-    fail_input_if(!used.contains(name) && !idle, where, "tensor ", printable(name),
+    const bool idle = (name == "lm_head.weight" && model.config.tied) || name == model.idle;
+    fail_input_if(!used.contains(name) && !idle && !is_left_out(model, name), where, "tensor ", printable(name),
                   " belongs to no part of this architecture that is supported");
   }
 }
@@ -130,7 +155,7 @@ PretrainedModel read_renamed(const RenamedModel& model, const std::string& folde
                              const ReadProgress& progress) {
   const auto tensors = folder_tensors(folder);
   check_tensors(model, tensors);
-  PretrainedModel read{model.config, {}};
+  PretrainedModel read{model.config, {}, left_out_of(model, tensors)};
   int64_t done = 0, total = 0;  // counted in the source's tensors
   for (const RenamedWeight& weight : model.weights.list)
     total += c10::multiply_integers(form_in(weight, tensors).shape);

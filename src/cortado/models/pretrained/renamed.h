@@ -40,6 +40,8 @@ struct RenamedWeights {
   void or_map(const std::string& theirs, const Shape& shape, std::function<Tensor(const Tensor&)> change) {
     list.back().forms.push_back({theirs, shape, std::move(change)});
   }
+  // Adds, for every weight whose name begins with `prefix`, a form that begins with `other` in its place.
+  void or_within(const std::string& prefix, const std::string& other);
   // A linear map with or without a bias.
   void linear(const std::string& ours, const std::string& theirs, int64_t out, int64_t in, bool bias = false);
   // A depthwise convolution; their weight has an additional input-channel dimension of size 1.
@@ -63,7 +65,8 @@ struct RenamedModel {
   std::string source;  // for error messages
   ModelConfig config;
   RenamedWeights weights;
-  std::string idle = {};  // prefix of tensor names that are ignored
+  std::string idle = {};                   // a tensor that is ignored: a copy of another one
+  std::vector<std::string> left_out = {};  // prefixes of the tensors of parts that are not read, such as vision
 };
 
 // Throw InputError if a config's setting differs from what is computed here.
