@@ -1,5 +1,5 @@
-"""`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, RWKV-4, RecurrentGemma, Qwen3-Next and
-Qwen3.5 of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+"""`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, RWKV-4, RecurrentGemma, Qwen3-Next,
+Qwen3.5, Bamba and Granite 4 of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import inspect
@@ -22,6 +22,10 @@ QWEN = dict(intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, 
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20)
 ROPE = dict(rope_type="default", rope_theta=5e4, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)
 VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16)
+MAMBA2 = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_n_heads=8, mamba_n_groups=2, mamba_d_state=6,
+              mamba_chunk_size=4)  # fmt: skip
+GRANITE = dict(MAMBA2, shared_intermediate_size=28, layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
+               embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.0625, logits_scaling=6.0)  # fmt: skip
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
     "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
@@ -49,6 +53,15 @@ STATES = {
     "qwen3_5_moe_text": (transformers.Qwen3_5MoeForCausalLM, dict(QWEN, **EXPERTS)),
     "qwen3_5_moe": (transformers.Qwen3_5MoeForConditionalGeneration, dict(
         text_config=dict(SIZES, **QWEN, **{**EXPERTS, "num_experts_per_tok": 3}), vision_config=VISION)),
+    "bamba": (transformers.BambaForCausalLM, dict(MAMBA2, attn_layer_indices=[1])),
+    "bamba_wide": (transformers.BambaForCausalLM, dict(
+        MAMBA2, attn_layer_indices=[0, 3], num_hidden_layers=5, mamba_n_groups=1, mamba_expand=3, mamba_n_heads=6, mamba_d_conv=3,
+        mamba_conv_bias=False, mamba_proj_bias=True, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
+    "granitemoehybrid": (transformers.GraniteMoeHybridForCausalLM, dict(GRANITE, tie_word_embeddings=True)),
+    "granitemoehybrid_experts": (transformers.GraniteMoeHybridForCausalLM, dict(
+        GRANITE, num_local_experts=6, num_experts_per_tok=3, intermediate_size=20, position_embedding_type="rope", attention_bias=True,
+        mamba_n_groups=4, num_key_value_heads=None, layer_types=["full_attention", "linear_attention", "full_attention"])),
 }  # fmt: skip
 FLA = {
     "gla": ("GLA", {}),
@@ -64,7 +77,8 @@ FLA = {
     "hgrn2_heads": ("HGRN2", dict(num_heads=2, expand_ratio=None, use_lower_bound=False, use_short_conv=True)),
 }  # fmt: skip
 NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": ["gated_delta_net"],
-         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3": ["gated_delta_net"]}  # fmt: skip
+         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3": ["gated_delta_net"],
+         "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"]}  # fmt: skip
 
 
 def needs(name):
@@ -270,19 +284,30 @@ def test_models_of_transformers(name, cortado, build, tmp_path, monkeypatch):
     check(model_of(name, monkeypatch), tmp_path, cortado, build)
 
 
-@pytest.mark.mechanism("gated_delta_net")
-def test_experts_as_they_are_in_memory(cortado, build, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", [needs(it) for it in ("qwen3_next_experts", "qwen3_5_moe", "granitemoehybrid_experts")])
+def test_experts_as_they_are_in_memory(name, cortado, build, tmp_path, monkeypatch):
     """In two tensors of three dimensions a layer; and layers that say which linear attention they are."""
-    model = model_of("qwen3_next_experts", monkeypatch)
 
     def change(folder):
         shapes = {name: tensor.dim() for name, tensor in load_file(folder / "model.safetensors").items() if "experts." in name and "shared" not in name}
-        assert set(shapes.values()) == {3} and len(shapes) == 8
+        assert set(shapes.values()) == {3}
         text = (folder / "config.json").read_text()
-        assert text.count('"linear_attention"') == 3
-        (folder / "config.json").write_text(text.replace('"linear_attention"', '"linear_attention_gated_delta_net"'))
+        if name.startswith("qwen3"):
+            assert text.count('"linear_attention"') == 3
+            (folder / "config.json").write_text(text.replace('"linear_attention"', '"linear_attention_gated_delta_net"'))
 
-    check(model, tmp_path, cortado, build, change, save_original_format=False)
+    check(model_of(name, monkeypatch), tmp_path, cortado, build, change, save_original_format=False)
+
+
+@pytest.mark.mechanism("gated_delta_net")
+def test_a_text_model_with_the_names_of_the_whole(cortado, build, tmp_path, monkeypatch):
+    """Of Qwen3.5, saved from a model of images and texts."""
+
+    def change(folder):
+        tensors = load_file(folder / "model.safetensors")
+        save_file({name.replace("model.", "model.language_model."): tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+    check(model_of("qwen3_5_text", monkeypatch), tmp_path, cortado, build, change)
 
 
 @pytest.mark.mechanism("gated_delta_net")
@@ -332,6 +357,10 @@ REFUSED = {
                    ("mlp_only_layers", [0]), ("decoder_sparse_step", 2), ("num_experts_per_tok", 9), ("num_experts", 5)],
     "qwen3_5_moe_text": [("attn_output_gate", False), ("norm_topk_prob", False), ("layer_types", ["mamba"] * 4)],
     "qwen3_5": [("text_config.model_type", "qwen3_text"), ("text_config.hidden_act", "gelu"), ("text_config.head_dim", "wide")],
+    "bamba": [("hidden_act", "gelu"), ("time_step_limit", [0.1, 0.2]), ("attn_layer_indices", [3]), ("mamba_d_head", 9), ("mamba_n_heads", 7),
+              ("mamba_n_groups", 3), ("num_key_value_heads", 3), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
+    "granitemoehybrid": [("position_embedding_type", "alibi"), ("normalization_function", "layernorm"), ("layer_types", ["mamba", "attention"]),
+                         ("layer_types", ["mamba", "attention", "moe"]), ("residual_multiplier", 1e-9), ("num_attention_heads", 5)],
 }  # fmt: skip
 
 
@@ -345,7 +374,7 @@ def test_what_is_not_computed_is_refused(name, cortado, tmp_path, monkeypatch):
         (config[outer[0]] if outer else config)[key] = value
         path.write_text(json.dumps(config))
         done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
-        word = {"num_attention_heads": "num_heads", "lru_width": "num_heads", "rope_parameters": "yarn", "hidden_act": "gelu",
+        word = {"num_attention_heads": "heads", "lru_width": "num_heads", "rope_parameters": "yarn", "hidden_act": "gelu",
                 "num_experts": "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, (key, done.stderr)
         assert not (tmp_path / "ours").exists()

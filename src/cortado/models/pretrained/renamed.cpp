@@ -12,6 +12,15 @@
 
 namespace cortado {
 
+void RenamedWeights::or_map(const std::string& ours, TheirTensor theirs) {
+  const auto found = std::ranges::find(list.rbegin(), list.rend(), ours, &RenamedWeight::ours);
+  if (found == list.rend()) {
+    list.push_back({ours, {std::move(theirs)}});
+  } else {
+    found->forms.push_back(std::move(theirs));
+  }
+}
+
 void RenamedWeights::linear(const std::string& ours, const std::string& theirs, int64_t out, int64_t in, bool bias) {
   map(ours + ".weight", theirs + ".weight", {out, in});
   if (bias) map(ours + ".bias", theirs + ".bias", {out});
@@ -32,6 +41,34 @@ void RenamedWeights::norm(const std::string& ours, const std::string& theirs, in
 void RenamedWeights::gated(const std::string& ours, const std::string& theirs, int64_t dim, int64_t hidden, bool bias) {
   for (const char* name : {".gate", ".up"}) linear(ours + name, concat(theirs, name, "_proj"), hidden, dim, bias);
   linear(ours + ".down", theirs + ".down_proj", dim, hidden, bias);
+}
+
+void RenamedWeights::gated_joint(const std::string& ours, const std::string& gate_up, const std::string& down,
+                                 int64_t dim, int64_t hidden) {
+  for (const auto& [name, begin] : {std::pair(".gate.weight", int64_t{0}), std::pair(".up.weight", hidden)}) {
+    map(ours + name, gate_up, {2 * hidden, dim}, [=](const Tensor& x) { return x.narrow(0, begin, hidden); });
+  }
+  map(ours + ".down.weight", down, {dim, hidden});
+}
+
+void RenamedWeights::experts(const std::string& theirs, const ExpertSizes& sizes) {
+  for (int64_t i = 0; i < sizes.count; ++i) {
+    gated(concat("feed_forward.experts.", i), concat(theirs, ".", i), sizes.dim, sizes.hidden);
+  }
+  joint_experts(theirs + ".gate_up_proj", theirs + ".down_proj", sizes);
+}
+
+void RenamedWeights::joint_experts(const std::string& gate_up, const std::string& down, const ExpertSizes& sizes) {
+  const auto [count, dim, hidden] = sizes;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string ours = concat("feed_forward.experts.", i);
+    const auto rows = [i](int64_t begin, int64_t size) {
+      return [=](const Tensor& x) { return x.select(0, i).narrow(0, begin, size); };
+    };
+    or_map(ours + ".gate.weight", {gate_up, {count, 2 * hidden, dim}, rows(0, hidden)});
+    or_map(ours + ".up.weight", {gate_up, {count, 2 * hidden, dim}, rows(hidden, hidden)});
+    or_map(ours + ".down.weight", {down, {count, dim, hidden}, rows(0, dim)});
+  }
 }
 
 void RenamedWeights::within(const std::string& ours, const std::string& theirs, const RenamedWeights& part) {
@@ -84,8 +121,8 @@ namespace {
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> all = [] {
     std::vector<Architecture> list;
-    for (const auto& family : {mamba_architectures, flash_linear_attention_architectures, rwkv_architectures,
-                               recurrent_gemma_architectures, qwen3_next_architectures}) {
+    for (const auto& family : {mamba_architectures, mamba_hybrid_architectures, flash_linear_attention_architectures,
+                               rwkv_architectures, recurrent_gemma_architectures, qwen3_next_architectures}) {
       for (Architecture& architecture : family()) list.push_back(std::move(architecture));
     }
     return list;

@@ -28,6 +28,10 @@ struct RenamedWeight {
   std::vector<TheirTensor> forms;
 };
 
+struct ExpertSizes {
+  int64_t count, dim, hidden;  // E, D, F
+};
+
 // Weights of a mixer, a block or a model, by their names within it.
 struct RenamedWeights {
   std::vector<RenamedWeight> list = {};
@@ -36,10 +40,8 @@ struct RenamedWeights {
            std::function<Tensor(const Tensor&)> change = {}) {
     list.push_back({ours, {{theirs, shape, std::move(change)}}});
   }
-  // Adds another form for the last weight.
-  void or_map(const std::string& theirs, const Shape& shape, std::function<Tensor(const Tensor&)> change) {
-    list.back().forms.push_back({theirs, shape, std::move(change)});
-  }
+  // Adds a form for a weight: for the last one of this name or, if there is none, for a new one.
+  void or_map(const std::string& ours, TheirTensor theirs);
   // Adds, for every weight whose name begins with `prefix`, a form that begins with `other` in its place.
   void or_within(const std::string& prefix, const std::string& other);
   // A linear map with or without a bias.
@@ -50,6 +52,14 @@ struct RenamedWeights {
   void norm(const std::string& ours, const std::string& theirs, int64_t dim, bool zero_centred = false);
   // The three maps of SwiGLU or GeGLU: gate, up, down here; gate_proj, up_proj, down_proj there.
   void gated(const std::string& ours, const std::string& theirs, int64_t dim, int64_t hidden, bool bias = false);
+  // As gated(), with gate and up in one tensor, the gate's rows first.
+  void gated_joint(const std::string& ours, const std::string& gate_up, const std::string& down, int64_t dim,
+                   int64_t hidden);
+  // The SwiGLUs of a mixture, "feed_forward.experts.N": with tensors of their own, THEIRS.N.gate_proj.weight and so on, or
+  // in two tensors for all of them, which is the form that transformers 5 has in memory.
+  void experts(const std::string& theirs, const ExpertSizes& sizes);
+  // The second of these forms, by the names of the two tensors: [E, 2 F, D], the gate's rows first, and [E, D, F].
+  void joint_experts(const std::string& gate_up, const std::string& down, const ExpertSizes& sizes);
   // Adds all weights of a part under these prefixes.
   void within(const std::string& ours, const std::string& theirs, const RenamedWeights& part);
 };
@@ -93,6 +103,7 @@ struct Architecture {
 };
 // architectures/
 std::vector<Architecture> mamba_architectures();
+std::vector<Architecture> mamba_hybrid_architectures();
 std::vector<Architecture> flash_linear_attention_architectures();
 std::vector<Architecture> rwkv_architectures();
 std::vector<Architecture> recurrent_gemma_architectures();

@@ -1,5 +1,5 @@
 // Mamba and Mamba-2 of transformers: layers of a mixer only.
-#include "cortado/models/pretrained/renamed.h"
+#include "cortado/models/pretrained/architectures/mamba.h"
 
 namespace cortado {
 namespace {
@@ -31,42 +31,21 @@ RenamedMixer read_mamba(JsonReader& config, int64_t dim) {
   return mixer;
 }
 
-// Accepts only the step bounds [0, infinity] (in any JSON notation of infinity), because steps are not bounded here.
-void expect_free_steps(JsonReader& config) {
-  const Json limit = config.any("time_step_limit");
-  if (limit.is_null()) return;
-  const bool free = limit.is_array() && limit.size() == 2 && limit[0].is_number() && limit[0] <= 0.0 &&
-                    (!limit[1].is_number() || limit[1] >= 1e308);
-  config.fail_if(!free, "\"time_step_limit\": ", limit.dump(), " is not supported, only none");
-}
-
 RenamedMixer read_mamba2(JsonReader& config, int64_t dim) {
-  const int64_t expand = config.integer("expand", 1, 64, 2), inner = expand * dim;
   const int64_t heads = config.integer("num_heads", 1, kMostHeads, 128);
-  expect(config, "head_dim", head_size(config, inner, heads));
-  const int64_t state = config.integer("state_size", 1, 65536, 128), taps = config.integer("conv_kernel", 1, 64, 4);
-  const int64_t groups = config.integer("n_groups", 1, 65536, 8), mixed = inner + 2 * groups * state;
-  const bool bias = config.boolean("use_bias", false), conv_bias = config.boolean("use_conv_bias", true);
-  const double norm_eps = config.number("layer_norm_epsilon", 0.0, 1.0, 1e-5);
+  const Mamba2Sizes sizes = {.expand = config.integer("expand", 1, 64, 2),
+                             .heads = heads,
+                             .groups = config.integer("n_groups", 1, 65536, 8),
+                             .state = config.integer("state_size", 1, 65536, 128),
+                             .taps = config.integer("conv_kernel", 1, 64, 4),
+                             .bias = config.boolean("use_bias", false),
+                             .conv_bias = config.boolean("use_conv_bias", true),
+                             .norm_eps = config.number("layer_norm_epsilon", 0.0, 1.0, 1e-5)};
+  expect(config, "head_dim", head_size(config, sizes.expand * dim, heads));
+  config.fail_if(heads % sizes.groups != 0, "num_heads (", heads, ") is not divisible by n_groups (", sizes.groups, ")");
   expect_silu(config);
   expect_free_steps(config);
-  RenamedMixer mixer({{"mixer", "mamba2"},
-                      {"expand", expand},
-                      {"heads", heads},
-                      {"groups", groups},
-                      {"state", state},
-                      {"taps", taps},
-                      {"conv_bias", conv_bias},
-                      {"bias", bias},
-                      {"norm_eps", norm_eps}});
-  mixer.linear("in", "in_proj", inner + mixed + heads, dim, bias);
-  mixer.convolution("conv", "conv1d", mixed, taps, conv_bias);
-  mixer.map("a_log", "A_log", {heads});
-  mixer.map("skip", "D", {heads});
-  mixer.map("step_bias", "dt_bias", {heads});
-  mixer.norm("norm", "norm", inner);
-  mixer.linear("out", "out_proj", dim, inner, bias);
-  return mixer;
+  return mamba2_mixer(sizes, dim);
 }
 
 RenamedModel read_model(JsonReader& config, bool second) {
@@ -92,6 +71,35 @@ RenamedModel read_model(JsonReader& config, bool second) {
 }
 
 }  // namespace
+
+RenamedMixer mamba2_mixer(const Mamba2Sizes& sizes, int64_t dim) {
+  const int64_t inner = sizes.expand * dim, mixed = inner + 2 * sizes.groups * sizes.state;
+  RenamedMixer mixer({{"mixer", "mamba2"},
+                      {"expand", sizes.expand},
+                      {"heads", sizes.heads},
+                      {"groups", sizes.groups},
+                      {"state", sizes.state},
+                      {"taps", sizes.taps},
+                      {"conv_bias", sizes.conv_bias},
+                      {"bias", sizes.bias},
+                      {"norm_eps", sizes.norm_eps}});
+  mixer.linear("in", "in_proj", inner + mixed + sizes.heads, dim, sizes.bias);
+  mixer.convolution("conv", "conv1d", mixed, sizes.taps, sizes.conv_bias);
+  mixer.map("a_log", "A_log", {sizes.heads});
+  mixer.map("skip", "D", {sizes.heads});
+  mixer.map("step_bias", "dt_bias", {sizes.heads});
+  mixer.norm("norm", "norm", inner);
+  mixer.linear("out", "out_proj", dim, inner, sizes.bias);
+  return mixer;
+}
+
+void expect_free_steps(JsonReader& config) {
+  const Json limit = config.any("time_step_limit");
+  if (limit.is_null()) return;
+  const bool free = limit.is_array() && limit.size() == 2 && limit[0].is_number() && limit[0] <= 0.0 &&
+                    (!limit[1].is_number() || limit[1] >= 1e308);
+  config.fail_if(!free, "\"time_step_limit\": ", limit.dump(), " is not supported, only none");
+}
 
 std::vector<Architecture> mamba_architectures() {
   return {{"mamba", [](JsonReader& config) { return read_model(config, false); }},

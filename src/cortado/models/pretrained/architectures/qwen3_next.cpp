@@ -129,22 +129,6 @@ bool is_attention(JsonReader& config, int64_t layer) {
   return type == "full_attention";
 }
 
-// An expert's three matrices: as tensors of their own, or as slices of two tensors for all experts, which is the form
-// transformers 5 has in memory.
-void read_expert(int64_t number, int64_t experts, int64_t dim, int64_t hidden, RenamedWeights& weights) {
-  const auto part = [=](int64_t begin, int64_t rows) {
-    return [=](const Tensor& x) { return x.select(0, number).narrow(0, begin, rows); };
-  };
-  for (const auto& [name, begin] : {std::pair("gate", int64_t{0}), std::pair("up", hidden)}) {
-    weights.linear(concat("feed_forward.experts.", number, ".", name),
-                   concat("mlp.experts.", number, ".", name, "_proj"), hidden, dim);
-    weights.or_map("mlp.experts.gate_up_proj", {experts, 2 * hidden, dim}, part(begin, hidden));
-  }
-  weights.linear(concat("feed_forward.experts.", number, ".down"), concat("mlp.experts.", number, ".down_proj"), dim,
-                 hidden);
-  weights.or_map("mlp.experts.down_proj", {experts, dim, hidden}, part(0, dim));
-}
-
 // Reads the feed-forward, which must be of one kind in all layers, and adds its weights.
 Json read_feed_forward(JsonReader& config, const ModelSizes& sizes, const QwenKind& kind, RenamedWeights& weights) {
   const int64_t dim = sizes.dim, experts = config.integer("num_experts", 0, 65536, kind.experts);
@@ -163,7 +147,7 @@ Json read_feed_forward(JsonReader& config, const ModelSizes& sizes, const QwenKi
   weights.linear("feed_forward.router", "mlp.gate", experts, dim);
   weights.linear("feed_forward.shared_gate", "mlp.shared_expert_gate", 1, dim);
   weights.gated("feed_forward.shared", "mlp.shared_expert", dim, shared);
-  for (int64_t i = 0; i < experts; ++i) read_expert(i, experts, dim, hidden, weights);
+  weights.experts("mlp.experts", {experts, dim, hidden});
   return {{"type", "experts"},
           {"dim", hidden},
           {"experts", experts},
