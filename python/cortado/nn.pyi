@@ -47,8 +47,8 @@ class Softmax(Mixer):
             softcap). Unless given, no limit. Default: None.
         qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
         output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
             "identity", the current token alone. Default: "normal".
         norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
@@ -123,8 +123,8 @@ class SlidingWindow(Mixer):
             softcap). Unless given, no limit. Default: None.
         qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
         output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
             "identity", the current token alone. Default: "normal".
         window (int from 1 to 2^30): Keys per query in the window, its own included. Default: 129.
@@ -190,8 +190,8 @@ class Linear(Mixer):
         epsilon (float from 0 to 1): Number added to that sum. Default: 1e-06.
         gate (bool): Multiplies the output by sigmoid(W_g x) before the output map. Default: True.
         bias (bool): Whether the linear maps have a bias. Default: True.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
         features (int from 1 to 65536): Rows per head of the map's matrix, for the maps that have one. Unless
             given, dim / heads. Default: set by the sizes: 16 for dim=64 and heads=4.
 
@@ -244,8 +244,8 @@ class Performer(Mixer):
         epsilon (float from 0 to 1): Number added to that sum. Default: 0.0.
         gate (bool): Multiplies the output by sigmoid(W_g x) before the output map. Default: False.
         bias (bool): Whether the linear maps have a bias. Default: True.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -466,8 +466,8 @@ class Retention(Mixer):
             64 for dim=64 and heads=4.
         value_dim (int from 1 to 2^20): Channels of values, all heads together. Default: set by the sizes: 128 for
             dim=64 and heads=4.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
         feature_map ("none", "silu", "relu" or "elu"): Function of queries and keys: "elu" is elu(x) + 1. Default:
             "none".
         norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-05.
@@ -525,8 +525,8 @@ class Lightning(Mixer):
             64 for dim=64 and heads=4.
         value_dim (int from 1 to 2^20): Channels of values, all heads together. Default: set by the sizes: 64 for
             dim=64 and heads=4.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
         feature_map ("none", "silu", "relu" or "elu"): Function of queries and keys: "elu" is elu(x) + 1. Default:
             "silu".
         norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
@@ -579,8 +579,8 @@ class GLA(Mixer):
             32 for dim=64 and heads=4.
         value_dim (int from 1 to 2^20): Channels of values, all heads together. Default: set by the sizes: 64 for
             dim=64 and heads=4.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
         feature_map ("none", "silu", "relu" or "elu"): Function of queries and keys: "elu" is elu(x) + 1. Default:
             "none".
         norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-05.
@@ -633,7 +633,7 @@ class HGRN2(Mixer):
         dtype: Type of the weights.
         key_dim (int from 1 to 2^20): Channels of queries and keys, all heads together. Default: set by the sizes:
             64 for dim=64 and heads=4.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of the three maps. 0 or
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of the three maps. 0 or
             None: no convolution. Default: 0.
         lower_bound (float from 0 to 0.999): Least part of each key channel that a step keeps. Default: 0.0.
         learned_bound (bool): A learned lower bound per key channel, which starts at lower_bound, or at 0.01 if
@@ -689,6 +689,8 @@ class Mamba(Mixer):
             alone. Default: 4.
         conv_bias (bool): Whether the short convolution has a bias. Default: True.
         bias (bool): Whether the input and output maps have a bias. Default: False.
+        select_norm (bool): RMSNorms of the step's input, of B and of C. Default: False.
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorms of select_norm. Default: 1e-06.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -714,6 +716,8 @@ class Mamba(Mixer):
         taps: int | None = 4,
         conv_bias: bool = True,
         bias: bool = False,
+        select_norm: bool = False,
+        norm_eps: float = 1e-06,
     ) -> None: ...
 
 
@@ -920,8 +924,8 @@ class DeltaNet(Mixer):
             down. Default: set by the sizes: 16 for dim=64 and heads=4.
         value_head_dim (int from 1 to 65536): Channels per head of values. Unless given, head_dim. Default: set by
             the sizes: 16 for dim=64 and heads=4.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 4.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 4.
         reflect (bool): Write strengths from 0 to 2 instead of 0 to 1, so that transitions may have negative
             eigenvalues. Default: False.
         norm_eps (float from 0 to 1): Epsilon of the RMSNorm over each head's output. Default: 1e-05.
@@ -977,8 +981,8 @@ class GatedDeltaNet(Mixer):
             rounded down. Default: set by the sizes: 12 for dim=64 and heads=4.
         value_head_dim (int from 1 to 65536): Channels per head of values. Unless given, 2 head_dim. Default: set
             by the sizes: 24 for dim=64 and heads=4.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 4.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 4.
         reflect (bool): Write strengths from 0 to 2 instead of 0 to 1, so that transitions may have negative
             eigenvalues. Default: False.
         norm_eps (float from 0 to 1): Epsilon of the RMSNorm over each head's output. Default: 1e-05.
@@ -1034,8 +1038,8 @@ class KDA(Mixer):
             down. Default: set by the sizes: 16 for dim=64 and heads=4.
         value_head_dim (int from 1 to 65536): Channels per head of values. Unless given, head_dim. Default: set by
             the sizes: 16 for dim=64 and heads=4.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 4.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 4.
         reflect (bool): Write strengths from 0 to 2 instead of 0 to 1, so that transitions may have negative
             eigenvalues. Default: False.
         norm_eps (float from 0 to 1): Epsilon of the RMSNorm over each head's output. Default: 1e-05.
@@ -1098,8 +1102,8 @@ class ABC(Mixer):
             config. Unless given, the model's. Default: None.
         gate (bool): Multiplies an RMSNorm of each head's output by silu(W_g x) before the output map. Default:
             True.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -1147,8 +1151,8 @@ class GatedSlot(Mixer):
             64.
         temperature (float from 0.001 to 1e+06): Root that keeps gates near 1: a slot keeps sigmoid(...)^(1 /
             temperature) of its content. Default: 8.0.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -1200,8 +1204,8 @@ class BlurryWindow(Mixer):
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
             config. Unless given, the model's. Default: None.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
             "identity", the current token alone. Default: "normal".
 
@@ -1433,8 +1437,8 @@ class ExactChunked(Mixer):
             softcap). Unless given, no limit. Default: None.
         qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
         output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
-        taps (int from 0 to 64, or None): Tokens per short causal convolution behind each of q, k and v. 0 or
-            None: no convolution. Default: 0.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
             "identity", the current token alone. Default: "normal".
         chunk (int from 1 to 2^20): Tokens per chunk. Default: 64.

@@ -1,5 +1,5 @@
-"""`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, RWKV-4, RecurrentGemma, Qwen3-Next,
-Qwen3.5, Bamba and Granite 4 of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+"""`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, FalconMamba, RWKV-4, RecurrentGemma,
+Qwen3-Next, Qwen3.5, Bamba, Granite 4 and Jamba of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import inspect
@@ -24,8 +24,9 @@ ROPE = dict(rope_type="default", rope_theta=5e4, partial_rotary_factor=0.5, mrop
 VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16)
 MAMBA2 = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_n_heads=8, mamba_n_groups=2, mamba_d_state=6,
               mamba_chunk_size=4)  # fmt: skip
-GRANITE = dict(MAMBA2, shared_intermediate_size=28, layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
+GRANITE = dict(MAMBA2, rms_norm_eps=1e-2, shared_intermediate_size=28, layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
                embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.0625, logits_scaling=6.0)  # fmt: skip
+JAMBA = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_state=5, attn_layer_period=2, attn_layer_offset=1)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
     "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
@@ -33,6 +34,9 @@ STATES = {
     "mamba2": (transformers.Mamba2ForCausalLM, dict(state_size=6, num_heads=8, head_dim=8, n_groups=2, chunk_size=4)),
     "mamba2_wide": (transformers.Mamba2ForCausalLM, dict(state_size=4, num_heads=6, head_dim=16, n_groups=1, expand=3, use_bias=True,
                                                          tie_word_embeddings=True, conv_kernel=2, chunk_size=4)),
+    "falcon_mamba": (transformers.FalconMambaForCausalLM, dict(state_size=5, expand=16, intermediate_size=64)),
+    "falcon_mamba_wide": (transformers.FalconMambaForCausalLM, dict(
+        state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True, use_conv_bias=False, tie_word_embeddings=False, mixer_rms_eps=1e-2)),
     "rwkv": (transformers.RwkvForCausalLM, dict(num_hidden_layers=7)),  # more than "rescale_every"
     "rwkv_wide": (transformers.RwkvForCausalLM, dict(attention_hidden_size=48, intermediate_size=40,
                                                      tie_word_embeddings=True)),
@@ -62,6 +66,10 @@ STATES = {
     "granitemoehybrid_experts": (transformers.GraniteMoeHybridForCausalLM, dict(
         GRANITE, num_local_experts=6, num_experts_per_tok=3, intermediate_size=20, position_embedding_type="rope", attention_bias=True,
         mamba_n_groups=4, num_key_value_heads=None, layer_types=["full_attention", "linear_attention", "full_attention"])),
+    "jamba": (transformers.JambaForCausalLM, dict(JAMBA, num_experts=1, rms_norm_eps=1e-3)),
+    "jamba_experts": (transformers.JambaForCausalLM, dict(
+        JAMBA, num_experts=4, expert_layer_period=1, expert_layer_offset=0, num_hidden_layers=5, attn_layer_period=3, mamba_dt_rank=6,
+        mamba_expand=3, mamba_d_conv=3, mamba_conv_bias=False, mamba_proj_bias=True, tie_word_embeddings=True)),
 }  # fmt: skip
 FLA = {
     "gla": ("GLA", {}),
@@ -78,7 +86,7 @@ FLA = {
 }  # fmt: skip
 NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": ["gated_delta_net"],
          "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3": ["gated_delta_net"],
-         "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"]}  # fmt: skip
+         "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"]}  # fmt: skip
 
 
 def needs(name):
@@ -284,7 +292,7 @@ def test_models_of_transformers(name, cortado, build, tmp_path, monkeypatch):
     check(model_of(name, monkeypatch), tmp_path, cortado, build)
 
 
-@pytest.mark.parametrize("name", [needs(it) for it in ("qwen3_next_experts", "qwen3_5_moe", "granitemoehybrid_experts")])
+@pytest.mark.parametrize("name", [needs(it) for it in ("qwen3_next_experts", "qwen3_5_moe", "granitemoehybrid_experts", "jamba_experts")])
 def test_experts_as_they_are_in_memory(name, cortado, build, tmp_path, monkeypatch):
     """In two tensors of three dimensions a layer; and layers that say which linear attention they are."""
 
@@ -361,6 +369,8 @@ REFUSED = {
               ("mamba_n_groups", 3), ("num_key_value_heads", 3), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
     "granitemoehybrid": [("position_embedding_type", "alibi"), ("normalization_function", "layernorm"), ("layer_types", ["mamba", "attention"]),
                          ("layer_types", ["mamba", "attention", "moe"]), ("residual_multiplier", 1e-9), ("num_attention_heads", 5)],
+    "falcon_mamba": [("hidden_act", "gelu"), ("intermediate_size", 65), ("time_step_rank", "half")],
+    "jamba": [("hidden_act", "gelu"), ("num_experts", 4), ("attn_layer_offset", 2), ("mamba_dt_rank", "half")],
 }  # fmt: skip
 
 
@@ -375,7 +385,7 @@ def test_what_is_not_computed_is_refused(name, cortado, tmp_path, monkeypatch):
         path.write_text(json.dumps(config))
         done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
         word = {"num_attention_heads": "heads", "lru_width": "num_heads", "rope_parameters": "yarn", "hidden_act": "gelu",
-                "num_experts": "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip
+                "num_experts": "expert_layer_period" if name == "jamba" else "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, (key, done.stderr)
         assert not (tmp_path / "ours").exists()
 

@@ -30,10 +30,11 @@ void add_import_command(CLI::App& app) {
   subcommand.footer(
       "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file\n"
       "(F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K) of Llama, Mistral, Qwen2 or Gemma-2.\n"
-      "Folders may also be of Mamba, Mamba-2, or flash-linear-attention's GLA, RetNet, DeltaNet and Gated\n"
-      "DeltaNet. Weights keep their type; quantised ones become float32, unless --dtype names another type. The\n"
-      "model's sampling defaults (generation_config.json, general.sampling.* of GGUF) are kept. Every command that\n"
-      "opens a model also accepts PATH itself, and then imports the model into a cache folder (CORTADO_CACHE).\n\n"
+      "Folders may also be of Mamba, Mamba-2, Bamba, Granite 4, Qwen3.5 and other hybrids, or of\n"
+      "flash-linear-attention's GLA, RetNet, DeltaNet and Gated DeltaNet. Weights keep their type; quantised ones\n"
+      "become float32, unless --dtype names another type. The model's sampling defaults (generation_config.json,\n"
+      "general.sampling.* of GGUF) are kept. Every command that opens a model also accepts PATH itself, and then\n"
+      "imports the model into a cache folder (CORTADO_CACHE).\n\n"
       "Examples:\n"
       "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
       "  cortado import models/Llama-3.2-1B --out runs/llama --dtype bfloat16");

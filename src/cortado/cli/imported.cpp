@@ -151,7 +151,9 @@ Imported ModelImport::write(const std::string& out, std::optional<at::ScalarType
     write_generation_config(sampling_, folder);
     if (tokenizer_) tokenizer_->save(folder + "/tokenizer");
   });
-  Imported imported{.layers = static_cast<int64_t>(model.config.layers.size()), .tokenizer = tokenizer_ != nullptr, .left_out = model.left_out};
+  Imported imported{.layers = static_cast<int64_t>(model.config.layers.size()),
+                    .tokenizer = tokenizer_ != nullptr,
+                    .left_out = model.left_out};
   if (tokenizer_) imported.no_chat = tokenizer_->special().chat.problem;
   for (const auto& [name, tensor] : model.weights) {
     imported.parameters += tensor.numel();

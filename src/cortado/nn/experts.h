@@ -8,10 +8,10 @@
 namespace cortado {
 
 struct ExpertChoice {
-  int64_t count = 8;       // E
-  int64_t per_token = 2;   // k, at most E
-  bool normalized = true;  // the k weights are divided by their sum
-  int64_t shared = 0;      // width of a shared expert that every token uses; 0: none
+  int64_t count = 8;        // E
+  int64_t per_token = 2;    // k, at most E
+  bool normalized = true;   // the k weights are divided by their sum
+  int64_t shared = 0;       // width of a shared expert that every token uses; 0: none
   bool shared_gate = true;  // the shared expert's output is multiplied by a gate
 };
 

@@ -1,4 +1,5 @@
-// Bamba and Granite 4 (granitemoehybrid) of transformers: Mamba-2 in most layers, softmax attention in the others.
+// Bamba, Granite 4 (granitemoehybrid) and Jamba of transformers: Mamba-2 or, in Jamba, Mamba in most layers, softmax
+// attention in the others.
 #include "cortado/models/pretrained/architectures/mamba.h"
 #include "cortado/models/pretrained/rope.h"
 
@@ -8,7 +9,7 @@ namespace {
 // What the readers below have read of a hybrid's config.
 struct Hybrid {
   ModelSizes sizes;
-  Json json;                // of config_of(), with everything that is neither a mixer nor a feed-forward
+  Json json;                  // of config_of(), with everything that is neither a mixer nor a feed-forward
   std::vector<bool> attends;  // per layer: softmax attention
   RenamedMixer recurrence, attention;
   Json feed_forward = {};
@@ -43,7 +44,7 @@ RenamedModel model_of(JsonReader& config, Hybrid hybrid) {
   return {{}, read, weights};
 }
 
-RenamedMixer read_recurrence(JsonReader& config, int64_t dim, double norm_eps) {
+RenamedMixer read_mamba2_part(JsonReader& config, int64_t dim, double norm_eps) {
   const Mamba2Sizes sizes = {.expand = config.integer("mamba_expand", 1, 64, 2),
                              .heads = config.integer("mamba_n_heads", 1, kMostHeads, 128),
                              .groups = config.integer("mamba_n_groups", 1, 65536, 1),
@@ -69,8 +70,8 @@ RenamedMixer read_attention(JsonReader& config, int64_t dim, int64_t key_heads) 
   key_heads = config.integer("num_key_value_heads", 1, kMostHeads, all ? heads : key_heads);
   config.fail_if(!config.has("head_dim") && dim % heads != 0, "hidden_size (", dim,
                  ") is not divisible by num_attention_heads (", heads, ")");
-  config.fail_if(heads % key_heads != 0, "num_attention_heads (", heads,
-                 ") is not divisible by num_key_value_heads (", key_heads, ")");
+  config.fail_if(heads % key_heads != 0, "num_attention_heads (", heads, ") is not divisible by num_key_value_heads (",
+                 key_heads, ")");
   const int64_t head = config.integer("head_dim", 1, 65536, std::max<int64_t>(1, dim / heads));
   const bool bias = config.boolean("attention_bias", false);
   RenamedMixer mixer({{"mixer", "softmax"}, {"heads", heads}, {"kv_heads", key_heads}, {"head_dim", head}});
@@ -89,23 +90,30 @@ void read_rotary(JsonReader& config, double usual_fraction, Hybrid& hybrid) {
   if (rope.fraction != 1) hybrid.attention.settings["rotary_fraction"] = rope.fraction;
 }
 
-// What all hybrids' configs say with the same keys.
-Hybrid read_hybrid(JsonReader& config, double usual_eps, int64_t key_heads, int64_t usual_context) {
+// Values that a config may omit. `key_heads`: 0 stands for as many as heads.
+struct HybridDefaults {
+  double norm_eps;
+  int64_t key_heads, context;
+};
+
+// Reads what all hybrids' configs say with the same keys. `read_recurrence` gets the epsilon of the norms.
+Hybrid read_hybrid(JsonReader& config, const HybridDefaults& usual,
+                   RenamedMixer (*read_recurrence)(JsonReader&, int64_t dim, double norm_eps)) {
   const ModelSizes sizes = read_sizes(config);
   expect_silu(config);
-  const double norm_eps = config.number("rms_norm_eps", 0.0, 1.0, usual_eps);
+  const double norm_eps = config.number("rms_norm_eps", 0.0, 1.0, usual.norm_eps);
   Json json = config_of(sizes, config.boolean("tie_word_embeddings", false));
   json["norm_eps"] = norm_eps;
-  json["context"] = config.integer("max_position_embeddings", 0, int64_t{1} << 40, usual_context);
+  json["context"] = config.integer("max_position_embeddings", 0, int64_t{1} << 40, usual.context);
   return {.sizes = sizes,
           .json = json,
           .attends = std::vector<bool>(sizes.layers),
           .recurrence = read_recurrence(config, sizes.dim, norm_eps),
-          .attention = read_attention(config, sizes.dim, key_heads)};
+          .attention = read_attention(config, sizes.dim, usual.key_heads)};
 }
 
 RenamedModel read_bamba(JsonReader& config) {
-  Hybrid hybrid = read_hybrid(config, 1e-5, 8, 262144);
+  Hybrid hybrid = read_hybrid(config, {1e-5, 8, 262144}, read_mamba2_part);
   read_rotary(config, 0.5, hybrid);
   const Json indices = config.any("attn_layer_indices");
   for (const auto& [_, index] : indices.items()) {
@@ -131,12 +139,13 @@ void read_granite_feed_forward(JsonReader& config, Hybrid& hybrid) {
   hybrid.feed_forward = {{"type", "swiglu"}, {"dim", shared}};
   if (experts == 0) return;
   const int64_t hidden = config.integer("intermediate_size", 1, kWidest, 11008);
-  hybrid.feed_forward = {{"type", "experts"},
-                         {"dim", hidden},
-                         {"experts", experts},
-                         {"per_token", config.integer("num_experts_per_tok", 1, experts, std::min<int64_t>(2, experts))},
-                         {"shared", shared},
-                         {"shared_gate", false}};
+  hybrid.feed_forward = {
+      {"type", "experts"},
+      {"dim", hidden},
+      {"experts", experts},
+      {"per_token", config.integer("num_experts_per_tok", 1, experts, std::min<int64_t>(2, experts))},
+      {"shared", shared},
+      {"shared_gate", false}};
   // As published, and as transformers 5 has them in memory.
   weights.map("feed_forward.router.weight", "block_sparse_moe.router.layer.weight", {experts, dim});
   weights.or_map("feed_forward.router.weight", {"block_sparse_moe.router.weight", {experts, dim}});
@@ -160,7 +169,7 @@ void read_multipliers(JsonReader& config, Hybrid& hybrid) {
 }
 
 RenamedModel read_granite_hybrid(JsonReader& config) {
-  Hybrid hybrid = read_hybrid(config, 1e-6, 0, 2048);
+  Hybrid hybrid = read_hybrid(config, {1e-6, 0, 2048}, read_mamba2_part);
   expect(config, "normalization_function", "rmsnorm");
   read_multipliers(config, hybrid);
   const std::string positions = config.text("position_embedding_type", "nope");
@@ -182,10 +191,60 @@ RenamedModel read_granite_hybrid(JsonReader& config) {
   return model_of(config, std::move(hybrid));
 }
 
+RenamedMixer read_mamba_part(JsonReader& config, int64_t dim, double norm_eps) {
+  const MambaSizes sizes = {.expand = config.integer("mamba_expand", 1, 64, 2),
+                            .state = config.integer("mamba_d_state", 1, 65536, 16),
+                            .rank = read_step_rank(config, "mamba_dt_rank", dim),
+                            .taps = config.integer("mamba_d_conv", 1, 64, 4),
+                            .bias = config.boolean("mamba_proj_bias", false),
+                            .conv_bias = config.boolean("mamba_conv_bias", true),
+                            .norm_eps = norm_eps};
+  RenamedMixer mixer = mamba_mixer(sizes, dim);
+  mixer.norm("step_norm", "dt_layernorm", sizes.rank);
+  mixer.norm("b_norm", "b_layernorm", sizes.state);
+  mixer.norm("c_norm", "c_layernorm", sizes.state);
+  return mixer;
+}
+
+// Whether each layer is one of those that a period and an offset choose: OFFSET, OFFSET + PERIOD, ...
+std::vector<bool> read_period(JsonReader& config, const std::string& name, int64_t usual_period, int64_t usual_offset,
+                              int64_t layers) {
+  const int64_t period = config.integer(name + "_period", 1, kDeepest, usual_period);
+  const int64_t offset = config.integer(name + "_offset", 0, period - 1, std::min(usual_offset, period - 1));
+  std::vector<bool> chosen(layers);
+  for (int64_t i = offset; i < layers; i += period) chosen[i] = true;
+  return chosen;
+}
+
+RenamedModel read_jamba(JsonReader& config) {
+  Hybrid hybrid = read_hybrid(config, {1e-6, 8, 262144}, read_mamba_part);
+  const int64_t dim = hybrid.sizes.dim, layers = hybrid.sizes.layers;
+  hybrid.attends = read_period(config, "attn_layer", 8, 4, layers);
+  const int64_t hidden = config.integer("intermediate_size", 1, kWidest, 14336);
+  const int64_t experts = config.integer("num_experts", 1, 65536, 16);
+  const std::vector<bool> mixed = read_period(config, "expert_layer", 2, 1, layers);
+  const int64_t mixtures = experts > 1 ? std::count(mixed.begin(), mixed.end(), true) : 0;
+  config.fail_if(mixtures > 0 && mixtures < layers,
+                 "\"expert_layer_period\": experts in some layers only are not supported");
+  if (mixtures == 0) {
+    hybrid.feed_forward = {{"type", "swiglu"}, {"dim", hidden}};
+    hybrid.feed_forward_weights.gated("feed_forward", "feed_forward", dim, hidden);
+  } else {
+    hybrid.feed_forward = {{"type", "experts"},
+                           {"dim", hidden},
+                           {"experts", experts},
+                           {"per_token", config.integer("num_experts_per_tok", 1, experts, 2)},
+                           {"normalized", false}};
+    hybrid.feed_forward_weights.linear("feed_forward.router", "feed_forward.router", experts, dim);
+    hybrid.feed_forward_weights.experts("feed_forward.experts", {experts, dim, hidden});
+  }
+  return model_of(config, std::move(hybrid));
+}
+
 }  // namespace
 
 std::vector<Architecture> mamba_hybrid_architectures() {
-  return {{"bamba", read_bamba}, {"granitemoehybrid", read_granite_hybrid}};
+  return {{"bamba", read_bamba}, {"granitemoehybrid", read_granite_hybrid}, {"jamba", read_jamba}};
 }
 
 }  // namespace cortado

@@ -213,7 +213,7 @@ Architecture of_images(const std::string& type, const QwenKind& kind) {
 }  // namespace
 
 std::vector<Architecture> qwen3_next_architectures() {
-  return {of_text("qwen3_next", kQwen3Next),      of_text("qwen3_5_text", kQwen35),
+  return {of_text("qwen3_next", kQwen3Next), of_text("qwen3_5_text", kQwen35),
           of_text("qwen3_5_moe_text", kQwen35Experts), of_images("qwen3_5", kQwen35),
           of_images("qwen3_5_moe", kQwen35Experts)};
 }
