@@ -195,10 +195,10 @@ def by_definition(layers, monkeypatch):
 
     monkeypatch.setitem(ACT2FN, "swish", F.silu)
     monkeypatch.setattr(fla.modules.mlp, "swiglu", lambda gate, x: F.silu(gate) * x)
-    for module, functions in ((layers.gla, {"fused_recurrent_gla": gla}),
+    for module, functions in ((layers.gla, {"fused_recurrent_gla": gla, "chunk_gla": gla}),
                               (layers.multiscale_retention, {"chunk_retention": retention, "fused_recurrent_retention": retention}),
-                              (layers.delta_net, {"fused_recurrent_delta_rule": delta}),
-                              (layers.hgrn2, {"fused_recurrent_gla": gla, "rms_norm_linear": norm_linear, "swish": F.silu}),
+                              (layers.delta_net, {"fused_recurrent_delta_rule": delta, "chunk_delta_rule": delta}),
+                              (layers.hgrn2, {"fused_recurrent_gla": gla, "chunk_gla": gla, "rms_norm_linear": norm_linear, "swish": F.silu}),
                               (layers.gated_deltanet, {"chunk_gated_delta_rule": gated_delta,
                                                        "fused_recurrent_gated_delta_rule": gated_delta})):  # fmt: skip
         for name, function in functions.items():
