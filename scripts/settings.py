@@ -31,7 +31,7 @@ PAGE = "docs/settings.md"
 SMALLEST = {"dim": 64, "heads": 4, "layers": 1, "mixer": {"mixer": ""}}
 CONFIGS = [{}, {"vocabulary": 256}, {"norm": "layer"}, {"layers": [{"mixer": {"mixer": ""}}], "mixer": None}, {"positions": "learned", "context": 8},
            *({"rope_scaling": {"type": kind, "factor": 2}} for kind in ("linear", "llama3", "factors")),
-           {"input": {"type": "numbers"}, "head": {"type": "classes", "classes": 2}}]  # fmt: skip
+           {"feed_forward": {"type": "experts", "shared": 8}}, {"input": {"type": "numbers"}, "head": {"type": "classes", "classes": 2}}]  # fmt: skip
 TRAININGS = [{}, {"lora": {}}]
 STUBS_HEAD = '''"""Every mechanism as a torch.nn.Module. Written by scripts/settings.py."""
 

@@ -689,6 +689,8 @@ class Mamba(Mixer):
             alone. Default: 4.
         conv_bias (bool): Whether the short convolution has a bias. Default: True.
         bias (bool): Whether the input and output maps have a bias. Default: False.
+        select_norm (bool): RMSNorms of the step's input, of B and of C. Default: False.
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorms of select_norm. Default: 1e-06.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -714,6 +716,8 @@ class Mamba(Mixer):
         taps: int | None = 4,
         conv_bias: bool = True,
         bias: bool = False,
+        select_norm: bool = False,
+        norm_eps: float = 1e-06,
     ) -> None: ...
 
 

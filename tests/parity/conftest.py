@@ -1,9 +1,13 @@
 """Shared by the parity tests: our mixers in Python, and comparisons within a tolerance."""
 
 import json
+import pathlib
+import sys
 
 import pytest
 import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "python"))  # the package, as it lies in the sources
 
 
 class Mixer:

@@ -1,5 +1,5 @@
-"""`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, RWKV-4, RecurrentGemma and Qwen3-Next
-of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+"""`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, FalconMamba, RWKV-4, RecurrentGemma,
+Qwen3-Next, Qwen3.5, Bamba, Granite 4 and Jamba of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import inspect
@@ -9,8 +9,10 @@ import pytest
 import torch
 import transformers
 from torch import nn
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
+from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
 TOLERANCE = 3e-5
@@ -18,6 +20,14 @@ SIZES = dict(vocab_size=67, hidden_size=32, num_hidden_layers=3)
 QWEN = dict(intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=16, linear_key_head_dim=8, num_hidden_layers=4,
             linear_value_head_dim=12, linear_num_key_heads=2, linear_num_value_heads=4)  # fmt: skip
 MOE = dict(num_attention_heads=4, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20)
+ROPE = dict(rope_type="default", rope_theta=5e4, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)
+VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16)
+MAMBA2 = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_n_heads=8, mamba_n_groups=2, mamba_d_state=6,
+              mamba_chunk_size=4)  # fmt: skip
+GRANITE = dict(MAMBA2, rms_norm_eps=1e-2, shared_intermediate_size=28, layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
+               embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.0625, logits_scaling=6.0)  # fmt: skip
+JAMBA = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_state=5, attn_layer_period=2, attn_layer_offset=1)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
     "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
@@ -25,6 +35,9 @@ STATES = {
     "mamba2": (transformers.Mamba2ForCausalLM, dict(state_size=6, num_heads=8, head_dim=8, n_groups=2, chunk_size=4)),
     "mamba2_wide": (transformers.Mamba2ForCausalLM, dict(state_size=4, num_heads=6, head_dim=16, n_groups=1, expand=3, use_bias=True,
                                                          tie_word_embeddings=True, conv_kernel=2, chunk_size=4)),
+    "falcon_mamba": (transformers.FalconMambaForCausalLM, dict(state_size=5, expand=16, intermediate_size=64)),
+    "falcon_mamba_wide": (transformers.FalconMambaForCausalLM, dict(
+        state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True, use_conv_bias=False, tie_word_embeddings=False, mixer_rms_eps=1e-2)),
     "rwkv": (transformers.RwkvForCausalLM, dict(num_hidden_layers=7)),  # more than "rescale_every"
     "rwkv_wide": (transformers.RwkvForCausalLM, dict(attention_hidden_size=48, intermediate_size=40,
                                                      tie_word_embeddings=True)),
@@ -34,8 +47,7 @@ STATES = {
         num_attention_heads=2, lru_width=48, intermediate_size=64, attention_window_size=9, conv1d_width=3, logits_soft_cap=5.0,
         block_types=["attention", "recurrent"], attention_bias=True, num_hidden_layers=5)),
     "qwen3_next": (transformers.Qwen3NextForCausalLM, dict(QWEN, num_experts=0)),
-    "qwen3_next_experts": (transformers.Qwen3NextForCausalLM, dict(
-        QWEN, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20)),
+    "qwen3_next_experts": (transformers.Qwen3NextForCausalLM, dict(QWEN, **EXPERTS)),
     "qwen3_next_wide": (transformers.Qwen3NextForCausalLM, dict(
         {**QWEN, "num_hidden_layers": 3}, num_experts=4, num_experts_per_tok=3, norm_topk_prob=False, moe_intermediate_size=12, shared_expert_intermediate_size=8,
         layer_types=["full_attention", "linear_attention", "full_attention"], linear_num_key_heads=4, linear_conv_kernel_dim=2,
@@ -44,6 +56,25 @@ STATES = {
     "qwen3_moe_wide": (transformers.Qwen3MoeForCausalLM, dict(
         MOE, attention_bias=True, tie_word_embeddings=True, num_experts_per_tok=1, rms_norm_eps=1e-2,
         rope_parameters={"rope_type": "linear", "rope_theta": 3e4, "factor": 4.0})),
+    "qwen3_5_text": (transformers.Qwen3_5ForCausalLM, dict(QWEN, rope_parameters=ROPE)),
+    "qwen3_5": (transformers.Qwen3_5ForConditionalGeneration, dict(
+        text_config=dict(SIZES, **{**QWEN, "num_hidden_layers": 5}, rope_parameters=ROPE), vision_config=VISION, tie_word_embeddings=True)),
+    "qwen3_5_moe_text": (transformers.Qwen3_5MoeForCausalLM, dict(QWEN, **EXPERTS)),
+    "qwen3_5_moe": (transformers.Qwen3_5MoeForConditionalGeneration, dict(
+        text_config=dict(SIZES, **QWEN, **{**EXPERTS, "num_experts_per_tok": 3}), vision_config=VISION)),
+    "bamba": (transformers.BambaForCausalLM, dict(MAMBA2, attn_layer_indices=[1])),
+    "bamba_wide": (transformers.BambaForCausalLM, dict(
+        MAMBA2, attn_layer_indices=[0, 3], num_hidden_layers=5, mamba_n_groups=1, mamba_expand=3, mamba_n_heads=6, mamba_d_conv=3,
+        mamba_conv_bias=False, mamba_proj_bias=True, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
+    "granitemoehybrid": (transformers.GraniteMoeHybridForCausalLM, dict(GRANITE, tie_word_embeddings=True)),
+    "granitemoehybrid_experts": (transformers.GraniteMoeHybridForCausalLM, dict(
+        GRANITE, num_local_experts=6, num_experts_per_tok=3, intermediate_size=20, position_embedding_type="rope", attention_bias=True,
+        mamba_n_groups=4, num_key_value_heads=None, layer_types=["full_attention", "linear_attention", "full_attention"])),
+    "jamba": (transformers.JambaForCausalLM, dict(JAMBA, num_experts=1, rms_norm_eps=1e-3)),
+    "jamba_experts": (transformers.JambaForCausalLM, dict(
+        JAMBA, num_experts=4, expert_layer_period=1, expert_layer_offset=0, num_hidden_layers=5, attn_layer_period=3, mamba_dt_rank=6,
+        mamba_expand=3, mamba_d_conv=3, mamba_conv_bias=False, mamba_proj_bias=True, tie_word_embeddings=True)),
 }  # fmt: skip
 FLA = {
     "gla": ("GLA", {}),
@@ -59,8 +90,9 @@ FLA = {
     "hgrn2_heads": ("HGRN2", dict(num_heads=2, expand_ratio=None, use_lower_bound=False, use_short_conv=True)),
 }  # fmt: skip
 NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": ["gated_delta_net"],
-         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_next": ["gated_delta_net"],
-         "qwen3_moe": ["softmax"]}  # fmt: skip
+         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
+         "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
+         "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"]}  # fmt: skip
 
 
 def needs(name):
@@ -169,10 +201,10 @@ def by_definition(layers, monkeypatch):
 
     monkeypatch.setitem(ACT2FN, "swish", F.silu)
     monkeypatch.setattr(fla.modules.mlp, "swiglu", lambda gate, x: F.silu(gate) * x)
-    for module, functions in ((layers.gla, {"fused_recurrent_gla": gla}),
+    for module, functions in ((layers.gla, {"fused_recurrent_gla": gla, "chunk_gla": gla}),
                               (layers.multiscale_retention, {"chunk_retention": retention, "fused_recurrent_retention": retention}),
-                              (layers.delta_net, {"fused_recurrent_delta_rule": delta}),
-                              (layers.hgrn2, {"fused_recurrent_gla": gla, "rms_norm_linear": norm_linear, "swish": F.silu}),
+                              (layers.delta_net, {"fused_recurrent_delta_rule": delta, "chunk_delta_rule": delta}),
+                              (layers.hgrn2, {"fused_recurrent_gla": gla, "chunk_gla": gla, "rms_norm_linear": norm_linear, "swish": F.silu}),
                               (layers.gated_deltanet, {"chunk_gated_delta_rule": gated_delta,
                                                        "fused_recurrent_gated_delta_rule": gated_delta})):  # fmt: skip
         for name, function in functions.items():
@@ -197,9 +229,54 @@ def fla_model(kind, options, monkeypatch):
         return random_weights(getattr(fla.models, kind + "ForCausalLM")(config))
 
 
+def model_of(name, monkeypatch):
+    """The model of STATES, with random weights. A model of images and texts has its sizes in its text_config."""
+    for module in (qwen3_next, qwen3_5, qwen3_5_moe):
+        for rule in ("chunk", "recurrent"):  # transformers' own, where fla is installed as well
+            place = f"torch_{rule}_gated_delta_rule"
+            monkeypatch.setattr(module, place, inspect.unwrap(getattr(module, place)))
+    kind, options = STATES[name]
+    model = random_weights(kind(kind.config_class(**(options if "text_config" in options else {**SIZES, **options}))))
+    model.set_experts_implementation("eager")  # the others have no float64
+    return model
+
+
+def logits_of(model, tokens):
+    """Returns the original's logits and the largest error allowed. If a query reads nothing, the following norm amplifies rounding:
+    then the limit is a few times the original's own error against float64."""
+    with torch.no_grad():
+        expected = model.double()(tokens, use_cache=False).logits
+        noise = (model.float()(tokens, use_cache=False).logits - expected).abs().max()
+    limit = max(TOLERANCE * expected.abs().max(), 4 * noise)
+    assert limit < 1e-3 * expected.abs().max()
+    return expected, limit
+
+
+def check_generation(ours, model, folder):
+    """64 greedy tokens; sequences of unequal lengths in a batch; the model saved once more."""
+    from cortado.models import LanguageModel
+
+    torch.manual_seed(6)
+    tokens = torch.randint(67, (2, 9))
+    written = [tokens, ours.read(tokens, True).argmax(-1, keepdim=True)]
+    while len(written) < 65:
+        written.append(ours.read(written[-1], False).argmax(-1, keepdim=True))
+    written = torch.cat(written, 1)
+    with torch.no_grad():
+        assert torch.equal(model(written[:, :-1], use_cache=False).logits[:, 8:].argmax(-1), written[:, 9:])
+    opened, lengths = LanguageModel.open(folder / "ours"), (3, 21, 1, 12)
+    parts = torch.randint(67, (1, sum(lengths))).split(lengths, 1)
+    packed, _ = opened(torch.cat(parts, 1), cu_seqlens=torch.tensor((0, *lengths)).cumsum(0))
+    for part, found in zip(parts, packed.split(lengths, 1)):
+        expected, limit = logits_of(model, part)
+        assert (found - expected).abs().max() < limit, part.shape
+    opened.save(folder / "again")
+    again = torch.classes.cortado.LanguageModel(str(folder / "again"), "float32", "")
+    assert torch.equal(again.forward(parts[1]), ours.forward(parts[1]))
+
+
 def check(model, folder, cortado, build, change=lambda _: None, **saving):
-    """Logits of whole texts, and of texts in pieces, are the original's. If a query reads nothing, the following norm
-    amplifies rounding: then errors are within a few times the original's own in float64."""
+    """Logits of whole texts and of texts in pieces are the original's, and so are generated tokens. Returns what the import printed."""
     model.save_pretrained(folder / "theirs", **saving)
     change(folder / "theirs")
     done = cortado("import", folder / "theirs", "--out", folder / "ours")
@@ -209,45 +286,55 @@ def check(model, folder, cortado, build, change=lambda _: None, **saving):
     torch.manual_seed(4)
     for length in (1, 7, 33):
         tokens = torch.randint(67, (2, length))
-        with torch.no_grad():
-            expected = model.double()(tokens, use_cache=False).logits
-            noise = (model.float()(tokens, use_cache=False).logits - expected).abs().max()
-        limit = max(TOLERANCE * expected.abs().max(), 4 * noise)
-        assert limit < 1e-3 * expected.abs().max()
+        expected, limit = logits_of(model, tokens)
         for found in (ours.forward(tokens), ours.resume(tokens, 1), ours.resume(tokens, 5)):
             assert (found - expected).abs().max() < limit, length
-    return ours
+    check_generation(ours, model, folder)
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", [needs(it) for it in STATES])
 def test_models_of_transformers(name, cortado, build, tmp_path, monkeypatch):
-    kind, options = STATES[name]
-    for rule in ("chunk", "recurrent"):  # transformers' own, where fla is installed as well
-        place = f"{qwen3_next.__name__}.torch_{rule}_gated_delta_rule"
-        monkeypatch.setattr(place, inspect.unwrap(getattr(qwen3_next, place.rpartition(".")[2])))
-    model = random_weights(kind(kind.config_class(**{**SIZES, **options})))
-    model.set_experts_implementation("eager")  # the others have no float64
-    check(model, tmp_path, cortado, build)
+    check(model_of(name, monkeypatch), tmp_path, cortado, build)
 
 
-@pytest.mark.mechanism("gated_delta_net")
-def test_experts_as_they_are_in_memory(cortado, build, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", [needs(it) for it in ("qwen3_next_experts", "qwen3_5_moe", "granitemoehybrid_experts", "jamba_experts")])
+def test_experts_as_they_are_in_memory(name, cortado, build, tmp_path, monkeypatch):
     """Reads experts as two three-dimensional tensors per layer, and layers that name their linear attention."""
-    kind, options = STATES["qwen3_next_experts"]
-    for rule in ("chunk", "recurrent"):
-        place = f"{qwen3_next.__name__}.torch_{rule}_gated_delta_rule"
-        monkeypatch.setattr(place, inspect.unwrap(getattr(qwen3_next, place.rpartition(".")[2])))
-    model = random_weights(kind(kind.config_class(**{**SIZES, **options})))
-    model.set_experts_implementation("eager")
 
     def change(folder):
         shapes = {name: tensor.dim() for name, tensor in load_file(folder / "model.safetensors").items() if "experts." in name and "shared" not in name}
-        assert set(shapes.values()) == {3} and len(shapes) == 8
+        assert set(shapes.values()) == {3}
         text = (folder / "config.json").read_text()
-        assert text.count('"linear_attention"') == 3
-        (folder / "config.json").write_text(text.replace('"linear_attention"', '"linear_attention_gated_delta_net"'))
+        if name.startswith("qwen3"):
+            assert text.count('"linear_attention"') == 3
+            (folder / "config.json").write_text(text.replace('"linear_attention"', '"linear_attention_gated_delta_net"'))
 
-    check(model, tmp_path, cortado, build, change, save_original_format=False)
+    check(model_of(name, monkeypatch), tmp_path, cortado, build, change, save_original_format=False)
+
+
+@pytest.mark.mechanism("gated_delta_net")
+def test_a_text_model_with_the_names_of_the_whole(cortado, build, tmp_path, monkeypatch):
+    """Of Qwen3.5, saved from a model of images and texts."""
+
+    def change(folder):
+        tensors = load_file(folder / "model.safetensors")
+        save_file({name.replace("model.", "model.language_model."): tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+    check(model_of("qwen3_5_text", monkeypatch), tmp_path, cortado, build, change)
+
+
+@pytest.mark.mechanism("gated_delta_net")
+def test_parts_that_are_left_out_are_named(cortado, build, tmp_path, monkeypatch):
+    """Vision, and the layers for multi-token prediction."""
+
+    def change(folder):
+        tensors = load_file(folder / "model.safetensors")
+        tensors["mtp.fc.weight"] = torch.zeros(2, 2)
+        save_file(tensors, folder / "model.safetensors")
+
+    told = check(model_of("qwen3_5", monkeypatch), tmp_path, cortado, build, change)
+    assert "\nleft out: mtp. (1 tensors), model.visual. (" in told, told
 
 
 @pytest.mark.parametrize("name", [needs(it) for it in FLA])
@@ -284,20 +371,29 @@ REFUSED = {
                    ("mlp_only_layers", [0]), ("decoder_sparse_step", 2), ("num_experts_per_tok", 9), ("num_experts", 5)],
     "qwen3_moe": [("use_sliding_window", True), ("hidden_act", "gelu"), ("mlp_only_layers", [0]), ("decoder_sparse_step", 2),
                   ("num_experts_per_tok", 9), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
+    "qwen3_5_moe_text": [("attn_output_gate", False), ("norm_topk_prob", False), ("layer_types", ["mamba"] * 4)],
+    "qwen3_5": [("text_config.model_type", "qwen3_text"), ("text_config.hidden_act", "gelu"), ("text_config.head_dim", "wide")],
+    "bamba": [("hidden_act", "gelu"), ("time_step_limit", [0.1, 0.2]), ("attn_layer_indices", [3]), ("mamba_d_head", 9), ("mamba_n_heads", 7),
+              ("mamba_n_groups", 3), ("num_key_value_heads", 3), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
+    "granitemoehybrid": [("position_embedding_type", "alibi"), ("normalization_function", "layernorm"), ("layer_types", ["mamba", "attention"]),
+                         ("layer_types", ["mamba", "attention", "moe"]), ("residual_multiplier", 1e-9), ("num_attention_heads", 5)],
+    "falcon_mamba": [("hidden_act", "gelu"), ("intermediate_size", 65), ("time_step_rank", "half")],
+    "jamba": [("hidden_act", "gelu"), ("num_experts", 4), ("attn_layer_offset", 2), ("mamba_dt_rank", "half")],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [needs(it) for it in REFUSED])
-def test_what_is_not_computed_is_refused(name, cortado, tmp_path):
-    kind, options = STATES["qwen3_next_experts" if name == "qwen3_next" else name]
-    kind(kind.config_class(**{**SIZES, **options})).save_pretrained(tmp_path / "theirs")
+def test_what_is_not_computed_is_refused(name, cortado, tmp_path, monkeypatch):
+    model_of("qwen3_next_experts" if name == "qwen3_next" else name, monkeypatch).save_pretrained(tmp_path / "theirs")
     path = tmp_path / "theirs" / "config.json"
-    config = json.loads(path.read_text())
-    for key, value in REFUSED[name]:
-        path.write_text(json.dumps({**config, key: value}))
+    text = path.read_text()
+    for place, value in REFUSED[name]:
+        config, (*outer, key) = json.loads(text), place.split(".")
+        (config[outer[0]] if outer else config)[key] = value
+        path.write_text(json.dumps(config))
         done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
-        word = {"num_attention_heads": "num_heads", "lru_width": "num_heads", "rope_parameters": "yarn", "hidden_act": "gelu",
-                "num_experts": "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip
+        word = {"num_attention_heads": "heads", "lru_width": "num_heads", "rope_parameters": "yarn", "hidden_act": "gelu",
+                "num_experts": "expert_layer_period" if name == "jamba" else "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, (key, done.stderr)
         assert not (tmp_path / "ours").exists()
 

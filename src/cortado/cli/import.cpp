@@ -17,7 +17,7 @@ void run_import(const ImportCommand& command) {
   const Imported imported = ModelImport(command.source).write(command.out, dtype);
   std::cout << imported.summary() << "; written to " << command.out
             << (imported.tokenizer ? "" : "; it has no tokenizer, so it reads token numbers only") << std::endl;
-  if (!imported.no_chat.empty()) std::cout << "no chat: " << imported.no_chat << std::endl;
+  for (const std::string& line : imported.notices()) std::cout << line << std::endl;
 }
 
 }  // namespace
@@ -31,10 +31,11 @@ void add_import_command(CLI::App& app) {
       "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file\n"
       "(F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K) of Llama, Mistral, Qwen2, Qwen3,\n"
       "SmolLM3, Granite, or Gemma 1 to 3. Folders may also be of Phi-3, Seed-OSS, Qwen3 with experts, Mamba,\n"
-      "Mamba-2, or flash-linear-attention's GLA, RetNet, DeltaNet and Gated DeltaNet. Weights keep their type;\n"
-      "quantised ones become float32, unless --dtype names another type. The model's sampling defaults\n"
-      "(generation_config.json, general.sampling.* of GGUF) are kept. Every command that opens a model also accepts\n"
-      "PATH itself, and then imports the model into a cache folder (CORTADO_CACHE).\n\n"
+      "Mamba-2, Bamba, Granite 4, Qwen3.5 and other hybrids, or of flash-linear-attention's GLA, RetNet, DeltaNet\n"
+      "and Gated DeltaNet. Weights keep their type; quantised ones become float32, unless --dtype names another\n"
+      "type. The model's sampling defaults (generation_config.json, general.sampling.* of GGUF) are kept. Every\n"
+      "command that opens a model also accepts PATH itself, and then imports the model into a cache folder\n"
+      "(CORTADO_CACHE).\n\n"
       "Examples:\n"
       "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
       "  cortado import models/Llama-3.2-1B --out runs/llama --dtype bfloat16");

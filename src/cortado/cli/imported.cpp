@@ -126,6 +126,13 @@ std::string Imported::summary() const {
   return concat(layers, " layers, ", with_commas(parameters), " parameters, ", human_bytes(static_cast<double>(bytes)));
 }
 
+std::vector<std::string> Imported::notices() const {
+  std::vector<std::string> lines;
+  if (!left_out.empty()) lines.push_back("left out: " + left_out);
+  if (!no_chat.empty()) lines.push_back("no chat: " + no_chat);
+  return lines;
+}
+
 ModelImport::ModelImport(const std::string& source)
     : source_(source),
       reader_(pretrained_reader(source)),
@@ -144,7 +151,9 @@ Imported ModelImport::write(const std::string& out, std::optional<at::ScalarType
     write_generation_config(sampling_, folder);
     if (tokenizer_) tokenizer_->save(folder + "/tokenizer");
   });
-  Imported imported{.layers = static_cast<int64_t>(model.config.layers.size()), .tokenizer = tokenizer_ != nullptr};
+  Imported imported{.layers = static_cast<int64_t>(model.config.layers.size()),
+                    .tokenizer = tokenizer_ != nullptr,
+                    .left_out = model.left_out};
   if (tokenizer_) imported.no_chat = tokenizer_->special().chat.problem;
   for (const auto& [name, tensor] : model.weights) {
     imported.parameters += tensor.numel();
@@ -176,7 +185,7 @@ std::string run_of(const std::string& path) {
   write_file(stamp, wanted.dump(2) + "\n");
   std::cerr << imported.summary() << "; imported in " << human_seconds(watch.seconds()) << " into " << run
             << ", from where it will be opened from now on" << std::endl;
-  if (!imported.no_chat.empty()) std::cerr << "no chat: " << imported.no_chat << std::endl;
+  for (const std::string& line : imported.notices()) std::cerr << line << std::endl;
   return run;
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cortado/generate/defaults.h"
 #include "cortado/models/pretrained/pretrained.h"
@@ -22,8 +23,11 @@ bool is_pretrained(const std::string& path);
 struct Imported {
   int64_t layers = 0, parameters = 0, bytes = 0;
   bool tokenizer = false;
+  std::string left_out = {};    // the source's parts that were not read
   std::string no_chat = {};     // why a model with a chat template cannot chat here
   std::string summary() const;  // "30 layers, 134,515,008 parameters, 513.1 MiB"
+  // What is worth a line each: parts that were left out, and why there is no chat.
+  std::vector<std::string> notices() const;
 };
 
 // A pretrained model, opened and checked, whose weights are not read yet.

@@ -67,6 +67,8 @@ void expert_fields(JsonFields& json, ExpertChoice& experts) {
   json.integer("per_token", experts.per_token, 1, experts.count);
   json.boolean("normalized", experts.normalized);
   json.integer("shared", experts.shared, 0, kWide);
+  // Written only if it is not the default, so that files and hashes of older models do not change.
+  if (json.reading() ? experts.shared > 0 : !experts.shared_gate) json.boolean("shared_gate", experts.shared_gate);
 }
 
 void feed_forward_fields(JsonFields& json, ModelConfig& config) {

@@ -34,7 +34,7 @@ inline constexpr const char* kModelType = "cortado";
 //                    "activation": "gelu_tanh" | "gelu" (mlp and geglu; gelu is the exact one, by erf)},
 //       dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated ones; or
 //       {"type": "experts", "dim": each one's, "experts": 8, "per_token": 2, "normalized": true, "shared": 0,
-//        "bias": false} (nn/experts.h): SwiGLUs, of which each token goes through some
+//        "shared_gate": true (with "shared"), "bias": false} (nn/experts.h): SwiGLUs, of which each token goes through some
 //   "positions": "none" | "sinusoidal" | "learned" | "rotary",
 //   "rope_theta": 10000, "rope_scaling": {...} (nn/rotary/rotary.h),
 //   "context": 256 (rows of learned positions),

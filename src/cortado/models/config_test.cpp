@@ -64,7 +64,9 @@ TEST(Config, RoundTrips) {
       R"({"dim": 6, "layers": 1, "mixer": {"mixer": "softmax"}, "feed_forward": {"type": "none"},
           "positions": "rotary", "rope_theta": 500000})",
       R"({"dim": 6, "layers": 1, "mixer": {"mixer": "softmax"}, "embedding": {"scale": 2.5, "norm": true},
-          "feed_forward": {"type": "experts", "experts": 3, "per_token": 3, "normalized": false, "shared": 2}})"};
+          "feed_forward": {"type": "experts", "experts": 3, "per_token": 3, "normalized": false, "shared": 2}})",
+      R"({"dim": 6, "layers": 1, "mixer": {"mixer": "softmax"},
+          "feed_forward": {"type": "experts", "experts": 3, "shared": 2, "shared_gate": false}})"};
   for (const std::string& text : texts) {
     const ModelConfig once = ModelConfig::from_json(parse_json(text, "test"), "test");
     const ModelConfig twice = ModelConfig::from_json(once.to_json(), "test");
@@ -99,6 +101,7 @@ TEST(Config, IsStrict) {
   expect_refused(with("feed_forward={\"type\": \"swiglu\", \"activation\": \"gelu\"}"), "activation");
   expect_refused(with("feed_forward={\"type\": \"experts\", \"experts\": 2, \"per_token\": 3}"), "per_token");
   expect_refused(with("feed_forward={\"type\": \"experts\", \"activation\": \"gelu\"}"), "activation");
+  expect_refused(with("feed_forward={\"type\": \"experts\", \"shared_gate\": false}"), "shared_gate");
   expect_refused(with("embedding={\"scaled\": true, \"scale\": 2}"), "in place of");
   expect_refused(with("positions=learned"), "context");
   expect_refused(with("positions=alibi"), "positions");

@@ -15,7 +15,7 @@ Experts::Experts(const FeedForwardOptions& each, const ExpertChoice& choice) : T
   FeedForwardOptions wide = each;
   wide.hidden = choice.shared;
   shared_ = register_module("shared", std::make_shared<FeedForward>(wide));
-  shared_gate_ = register_module("shared_gate", std::make_shared<Linear>(each.dim, 1));
+  if (choice.shared_gate) shared_gate_ = register_module("shared_gate", std::make_shared<Linear>(each.dim, 1));
 }
 
 Tensor Experts::forward(const Tensor& x) const {
@@ -24,7 +24,8 @@ Tensor Experts::forward(const Tensor& x) const {
   // For one expert the normalised weight is 1. Its gradient would be a rounding error of 0, which an optimiser that
   // divides by the gradient's size would turn into full-size steps.
   if (choice_.normalized) weights = choice_.per_token == 1 ? weights * 0 + 1 : weights / weights.sum(-1, true);
-  Tensor y = shared_ ? at::sigmoid(shared_gate_->forward(tokens)) * shared_->forward(tokens) : at::zeros_like(tokens);
+  Tensor y = shared_ ? shared_->forward(tokens) : at::zeros_like(tokens);
+  if (shared_gate_) y = at::sigmoid(shared_gate_->forward(tokens)) * y;
   // Pairs of a token and one of its experts, sorted by expert, so that each expert's rows are contiguous.
   const Tensor order = std::get<1>(chosen.flatten().sort(/*stable=*/true, 0, false));
   const Tensor counts = at::bincount(chosen.flatten(), {}, choice_.count).cpu();
@@ -49,8 +50,8 @@ Tensor Experts::forward(const Tensor& x) const {
 double Experts::flops_per_token() const {
   const double router = 2.0 * static_cast<double>(router_->weight.numel());
   const double each = experts_.front()->flops_per_token() * static_cast<double>(choice_.per_token);
-  return router + each +
-         (shared_ ? shared_->flops_per_token() + 2.0 * static_cast<double>(shared_gate_->weight.numel()) : 0.0);
+  const double gate = shared_gate_ ? 2.0 * static_cast<double>(shared_gate_->weight.numel()) : 0.0;
+  return router + each + (shared_ ? shared_->flops_per_token() + gate : 0.0);
 }
 
 }  // namespace cortado

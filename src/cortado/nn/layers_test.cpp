@@ -201,6 +201,23 @@ TEST(Experts, OneWholeExpertSaysNothingToTheRouter) {
   }
 }
 
+TEST(Experts, ASharedOneMayHaveNoGate) {
+  at::manual_seed(8);
+  const FeedForwardOptions each = {6, 4, true, Activation::kSilu, false};
+  Experts gated(each, {.count = 5, .per_token = 2, .shared = 5});
+  Experts plain(each, {.count = 5, .per_token = 2, .shared = 5, .shared_gate = false});
+  Experts routed(each, {.count = 5, .per_token = 2});
+  const auto named = gated.named_parameters();
+  EXPECT_EQ(plain.named_parameters().size(), named.size() - 1);
+  const c10::InferenceMode inference;
+  for (Experts* layer : {&plain, &routed}) {
+    for (const auto& it : layer->named_parameters()) it.value().copy_(named[it.key()]);
+  }
+  const Tensor x = at::randn({3, 7, 6}), gate = at::sigmoid(at::linear(x, named["shared_gate.weight"]));
+  EXPECT_CLOSE((plain.forward(x) - routed.forward(x)) * gate, gated.forward(x) - routed.forward(x), 1e-5);
+  EXPECT_EQ(plain.flops_per_token(), gated.flops_per_token() - 2 * 6);
+}
+
 TEST(Experts, ComputeUnderAutocast) {
   for (const int64_t shared : {0, 5}) {
     Experts layer({6, 4, true, Activation::kSilu, false}, {.count = 5, .per_token = 2, .shared = shared});

@@ -4,6 +4,7 @@
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/nn/diagonal_ssm.h"
+#include "cortado/nn/norm/norms.h"
 
 namespace cortado {
 namespace {
@@ -27,6 +28,11 @@ class MambaMixer : public Mixer {
     register_parameter(a_log_, "a_log", count.log().repeat({inner_, 1}), Role::kDynamics);
     register_parameter(skip_, "skip", at::ones({inner_}), Role::kGain);
     out_ = register_module("out", make_output_linear(inner_, context.dim, bias));
+    if (!settings.boolean("select_norm", false)) return;
+    const double norm_eps = settings.number("norm_eps", 0.0, 1.0, 1e-6);
+    step_norm_ = register_module("step_norm", std::make_shared<RmsNorm>(rank_, norm_eps));
+    b_norm_ = register_module("b_norm", std::make_shared<RmsNorm>(state_, norm_eps));
+    c_norm_ = register_module("c_norm", std::make_shared<RmsNorm>(state_, norm_eps));
   }
 
   Tensor reference(const Tensor& x) override {
@@ -54,7 +60,8 @@ class MambaMixer : public Mixer {
   }
 
   SelectiveScan operands(const Tensor& convolved) const {
-    const auto parts = select_->forward(convolved).split_with_sizes({rank_, state_, state_}, -1);
+    auto parts = select_->forward(convolved).split_with_sizes({rank_, state_, state_}, -1);
+    if (step_norm_) parts = {step_norm_->forward(parts[0]), b_norm_->forward(parts[1]), c_norm_->forward(parts[2])};
     const Tensor step = at::softplus(widen(step_->forward(parts[0])) + widen(step_bias_));
     return {widen(convolved), step, -widen(a_log_).exp(), widen(parts[1]), widen(parts[2])};
   }
@@ -69,6 +76,7 @@ class MambaMixer : public Mixer {
   int64_t rank_;   // rank of the step size's projection
   std::shared_ptr<Linear> in_, select_, step_, out_;
   std::shared_ptr<ShortConvolution> conv_;
+  std::shared_ptr<RmsNorm> step_norm_, b_norm_, c_norm_;
   Tensor a_log_, skip_, step_bias_;  // [E,N], [E], [E]
 };
 

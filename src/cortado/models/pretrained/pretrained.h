@@ -81,6 +81,7 @@ PretrainedSource open_pretrained(const std::string& path);
 struct PretrainedModel {
   ModelConfig config;
   NamedTensors weights;
+  std::string left_out = {};  // the source's parts that were not read, such as vision; "": none
 };
 // Called with the number of parameters read so far, and of all.
 using ReadProgress = std::function<void(int64_t done, int64_t total)>;

@@ -1,5 +1,6 @@
 #include "cortado/models/pretrained/renamed.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -10,6 +11,15 @@
 #include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
+
+void RenamedWeights::or_map(const std::string& ours, TheirTensor theirs) {
+  const auto found = std::ranges::find(list.rbegin(), list.rend(), ours, &RenamedWeight::ours);
+  if (found == list.rend()) {
+    list.push_back({ours, {std::move(theirs)}});
+  } else {
+    found->forms.push_back(std::move(theirs));
+  }
+}
 
 void RenamedWeights::linear(const std::string& ours, const std::string& theirs, int64_t out, int64_t in, bool bias) {
   map(ours + ".weight", theirs + ".weight", {out, in});
@@ -33,20 +43,31 @@ void RenamedWeights::gated(const std::string& ours, const std::string& theirs, i
   linear(ours + ".down", theirs + ".down_proj", dim, hidden, bias);
 }
 
-void RenamedWeights::experts(const std::string& ours, const std::string& theirs, const ExpertSizes& sizes) {
+void RenamedWeights::gated_joint(const std::string& ours, const std::string& gate_up, const std::string& down,
+                                 int64_t dim, int64_t hidden) {
+  for (const auto& [name, begin] : {std::pair(".gate.weight", int64_t{0}), std::pair(".up.weight", hidden)}) {
+    map(ours + name, gate_up, {2 * hidden, dim}, [=](const Tensor& x) { return x.narrow(0, begin, hidden); });
+  }
+  map(ours + ".down.weight", down, {dim, hidden});
+}
+
+void RenamedWeights::experts(const std::string& theirs, const ExpertSizes& sizes) {
+  for (int64_t i = 0; i < sizes.count; ++i) {
+    gated(concat("feed_forward.experts.", i), concat(theirs, ".", i), sizes.dim, sizes.hidden);
+  }
+  joint_experts(theirs + ".gate_up_proj", theirs + ".down_proj", sizes);
+}
+
+void RenamedWeights::joint_experts(const std::string& gate_up, const std::string& down, const ExpertSizes& sizes) {
   const auto [count, dim, hidden] = sizes;
-  linear(ours + ".router", theirs + ".gate", count, dim);
   for (int64_t i = 0; i < count; ++i) {
-    const auto part = [i](int64_t begin, int64_t rows) {
-      return [=](const Tensor& x) { return x.select(0, i).narrow(0, begin, rows); };
+    const std::string ours = concat("feed_forward.experts.", i);
+    const auto rows = [i](int64_t begin, int64_t size) {
+      return [=](const Tensor& x) { return x.select(0, i).narrow(0, begin, size); };
     };
-    const std::string expert = concat(ours, ".experts.", i), of_theirs = concat(theirs, ".experts.", i);
-    for (const auto& [name, begin] : {std::pair(".gate", int64_t{0}), std::pair(".up", hidden)}) {
-      linear(expert + name, concat(of_theirs, name, "_proj"), hidden, dim);
-      or_map(theirs + ".experts.gate_up_proj", {count, 2 * hidden, dim}, part(begin, hidden));
-    }
-    linear(expert + ".down", of_theirs + ".down_proj", dim, hidden);
-    or_map(theirs + ".experts.down_proj", {count, dim, hidden}, part(0, dim));
+    or_map(ours + ".gate.weight", {gate_up, {count, 2 * hidden, dim}, rows(0, hidden)});
+    or_map(ours + ".up.weight", {gate_up, {count, 2 * hidden, dim}, rows(hidden, hidden)});
+    or_map(ours + ".down.weight", {down, {count, dim, hidden}, rows(0, dim)});
   }
 }
 
@@ -55,6 +76,17 @@ void RenamedWeights::within(const std::string& ours, const std::string& theirs, 
     weight.ours = concat(ours, ".", weight.ours);
     for (TheirTensor& form : weight.forms) form.name = concat(theirs, ".", form.name);
     list.push_back(std::move(weight));
+  }
+}
+
+void RenamedWeights::or_within(const std::string& prefix, const std::string& other) {
+  for (RenamedWeight& weight : list) {
+    const std::vector<TheirTensor> forms = weight.forms;
+    for (TheirTensor form : forms) {
+      if (!form.name.starts_with(prefix)) continue;
+      form.name.replace(0, prefix.size(), other);
+      weight.forms.push_back(std::move(form));
+    }
   }
 }
 
@@ -89,8 +121,9 @@ namespace {
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> all = [] {
     std::vector<Architecture> list;
-    for (const auto& family : {mamba_architectures, flash_linear_attention_architectures, rwkv_architectures,
-                               recurrent_gemma_architectures, qwen3_next_architectures, qwen3_moe_architectures}) {
+    for (const auto& family :
+         {mamba_architectures, mamba_hybrid_architectures, flash_linear_attention_architectures, rwkv_architectures,
+          recurrent_gemma_architectures, qwen3_next_architectures, qwen3_moe_architectures}) {
       for (Architecture& architecture : family()) list.push_back(std::move(architecture));
     }
     return list;
@@ -121,6 +154,20 @@ const TheirTensor& form_in(const RenamedWeight& weight, const std::map<std::stri
   return weight.forms.front();
 }
 
+bool is_left_out(const RenamedModel& model, const std::string& tensor) {
+  return std::ranges::any_of(model.left_out, [&](const std::string& prefix) { return tensor.starts_with(prefix); });
+}
+
+// The left-out parts that the folder has: "mtp. (12 tensors), model.visual. (150 tensors)".
+std::string left_out_of(const RenamedModel& model, const std::map<std::string, Tensor>& tensors) {
+  std::string list;
+  for (const std::string& prefix : model.left_out) {
+    const auto count = std::ranges::count_if(tensors, [&](const auto& it) { return it.first.starts_with(prefix); });
+    if (count > 0) list += concat(list.empty() ? "" : ", ", prefix, " (", count, " tensors)");
+  }
+  return list;
+}
+
 // Checks that every weight has its tensor, and every tensor a use.
 void check_tensors(const RenamedModel& model, const std::map<std::string, Tensor>& tensors) {
   const std::string where = concat("[import] ", model.source, ": ");
@@ -136,9 +183,8 @@ void check_tensors(const RenamedModel& model, const std::map<std::string, Tensor
     used.insert(form.name);
   }
   for (const auto& [name, tensor] : tensors) {
-    const bool idle =
-        (name == "lm_head.weight" && model.config.tied) || (!model.idle.empty() && name.starts_with(model.idle));
-    fail_input_if(!used.contains(name) && !idle, where, "tensor ", printable(name),
+    const bool idle = (name == "lm_head.weight" && model.config.tied) || name == model.idle;
+    fail_input_if(!used.contains(name) && !idle && !is_left_out(model, name), where, "tensor ", printable(name),
                   " belongs to no part of this architecture that is supported");
   }
 }
@@ -147,7 +193,7 @@ PretrainedModel read_renamed(const RenamedModel& model, const std::string& folde
                              const ReadProgress& progress) {
   const auto tensors = folder_tensors(folder);
   check_tensors(model, tensors);
-  PretrainedModel read{model.config, {}};
+  PretrainedModel read{model.config, {}, left_out_of(model, tensors)};
   int64_t done = 0, total = 0;  // counted in the source's tensors
   for (const RenamedWeight& weight : model.weights.list)
     total += c10::multiply_integers(form_in(weight, tensors).shape);

@@ -28,6 +28,10 @@ struct RenamedWeight {
   std::vector<TheirTensor> forms;
 };
 
+struct ExpertSizes {
+  int64_t count, dim, hidden;  // E, D, F
+};
+
 // Weights of a mixer, a block or a model, by their names within it.
 struct RenamedWeights {
   std::vector<RenamedWeight> list = {};
@@ -36,10 +40,10 @@ struct RenamedWeights {
            std::function<Tensor(const Tensor&)> change = {}) {
     list.push_back({ours, {{theirs, shape, std::move(change)}}});
   }
-  // Adds another form for the last weight.
-  void or_map(const std::string& theirs, const Shape& shape, std::function<Tensor(const Tensor&)> change) {
-    list.back().forms.push_back({theirs, shape, std::move(change)});
-  }
+  // Adds a form for a weight: for the last one of this name or, if there is none, for a new one.
+  void or_map(const std::string& ours, TheirTensor theirs);
+  // Adds, for every weight whose name begins with `prefix`, a form that begins with `other` in its place.
+  void or_within(const std::string& prefix, const std::string& other);
   // A linear map with or without a bias.
   void linear(const std::string& ours, const std::string& theirs, int64_t out, int64_t in, bool bias = false);
   // A depthwise convolution; their weight has an additional input-channel dimension of size 1.
@@ -48,12 +52,14 @@ struct RenamedWeights {
   void norm(const std::string& ours, const std::string& theirs, int64_t dim, bool zero_centred = false);
   // The three maps of SwiGLU or GeGLU: gate, up, down here; gate_proj, up_proj, down_proj there.
   void gated(const std::string& ours, const std::string& theirs, int64_t dim, int64_t hidden, bool bias = false);
-  // A router, and experts of three matrices each: as tensors of their own, or as slices of two tensors for all experts,
-  // which is the form that transformers 5 has in memory.
-  struct ExpertSizes {
-    int64_t count, dim, hidden;
-  };
-  void experts(const std::string& ours, const std::string& theirs, const ExpertSizes& sizes);
+  // As gated(), with gate and up in one tensor, the gate's rows first.
+  void gated_joint(const std::string& ours, const std::string& gate_up, const std::string& down, int64_t dim,
+                   int64_t hidden);
+  // The SwiGLUs of a mixture, "feed_forward.experts.N": with tensors of their own, THEIRS.N.gate_proj.weight and so on, or
+  // in two tensors for all of them, which is the form that transformers 5 has in memory.
+  void experts(const std::string& theirs, const ExpertSizes& sizes);
+  // The second of these forms, by the names of the two tensors: [E, 2 F, D], the gate's rows first, and [E, D, F].
+  void joint_experts(const std::string& gate_up, const std::string& down, const ExpertSizes& sizes);
   // Adds all weights of a part under these prefixes.
   void within(const std::string& ours, const std::string& theirs, const RenamedWeights& part);
 };
@@ -69,7 +75,8 @@ struct RenamedModel {
   std::string source;  // for error messages
   ModelConfig config;
   RenamedWeights weights;
-  std::string idle = {};  // prefix of tensor names that are ignored
+  std::string idle = {};                   // a tensor that is ignored: a copy of another one
+  std::vector<std::string> left_out = {};  // prefixes of the tensors of parts that are not read, such as vision
 };
 
 // Throw InputError if a config's setting differs from what is computed here.
@@ -96,6 +103,7 @@ struct Architecture {
 };
 // architectures/
 std::vector<Architecture> mamba_architectures();
+std::vector<Architecture> mamba_hybrid_architectures();
 std::vector<Architecture> flash_linear_attention_architectures();
 std::vector<Architecture> rwkv_architectures();
 std::vector<Architecture> recurrent_gemma_architectures();

@@ -99,6 +99,8 @@ PretrainedRope read_rope(JsonReader& config, double usual_fraction, double usual
   read.fraction = number_of_both(config, rope, {"partial_rotary_factor", 0.0, 1.0, usual_fraction});
   read.theta = number_of_both(config, rope, {"rope_theta", 1.0, kMostTheta, usual_theta});
   read.scaling = read_scaling(rope);
+  // How frequencies are shared among time, height and width. All three are a text's position.
+  for (const char* key : {"mrope_section", "mrope_interleaved"}) rope.any(key);
   rope.finish();
   return read;
 }

@@ -34,7 +34,8 @@ Json qwen3_experts(JsonReader& config, int64_t dim, RenamedWeights& weights) {
   const int64_t local = config.integer("num_local_experts", 1, 65536, 128);
   const int64_t count = config.integer("num_experts", 1, 65536, local);
   const int64_t hidden = config.integer("moe_intermediate_size", 1, kWidest, 768);
-  weights.experts("feed_forward", "mlp", {count, dim, hidden});
+  weights.linear("feed_forward.router", "mlp.gate", count, dim);
+  weights.experts("mlp.experts", {count, dim, hidden});
   return {{"type", "experts"},
           {"dim", hidden},
           {"experts", count},

@@ -1,4 +1,4 @@
-// Qwen3-Next of transformers: Gated DeltaNet, softmax attention in every fourth layer, experts.
+// Qwen3-Next and Qwen3.5 of transformers: Gated DeltaNet, softmax attention in every fourth layer, experts.
 #include "cortado/models/pretrained/renamed.h"
 #include "cortado/models/pretrained/rope.h"
 
@@ -10,52 +10,95 @@ std::function<Tensor(const Tensor&)> rows_of(int64_t groups, int64_t begin, int6
   return [=](const Tensor& x) { return x.unflatten(0, {groups, -1}).narrow(1, begin, size).flatten(0, 1); };
 }
 
-// One map holds q, k, v and the output gate, another beta and the decay. Their rows are ordered by key head.
-RenamedMixer delta_net(JsonReader& config, int64_t dim) {
-  const int64_t key_heads = config.integer("linear_num_key_heads", 1, kMostHeads, 16);
-  const int64_t heads = config.integer("linear_num_value_heads", 1, kMostHeads, 32);
-  const int64_t head = config.integer("linear_key_head_dim", 1, 65536, 128);
-  const int64_t value = config.integer("linear_value_head_dim", 1, 65536, 128);
+// How the models differ: the form of Gated DeltaNet's projections, and values that a config may omit.
+struct QwenKind {
+  bool split;  // q, k and v, the output gate, beta and the decay have maps of their own
+  int64_t key_heads, hidden, experts, per_token;
+};
+constexpr QwenKind kQwen3Next = {false, 2, 5632, 512, 10}, kQwen35 = {true, 4, 12288, 0, 0},
+                   kQwen35Experts = {true, 2, 5632, 256, 8};
+
+// Gated DeltaNet's sizes: heads of q and k, heads of v, and the channels of each.
+struct DeltaSizes {
+  int64_t dim, key_heads, heads, head, value;
+
+  int64_t keys() const { return key_heads * head; }
+  int64_t values() const { return heads * value; }
+};
+
+DeltaSizes read_delta_sizes(JsonReader& config, int64_t dim) {
+  const DeltaSizes sizes = {.dim = dim,
+                            .key_heads = config.integer("linear_num_key_heads", 1, kMostHeads, 16),
+                            .heads = config.integer("linear_num_value_heads", 1, kMostHeads, 32),
+                            .head = config.integer("linear_key_head_dim", 1, 65536, 128),
+                            .value = config.integer("linear_value_head_dim", 1, 65536, 128)};
+  config.fail_if(sizes.heads % sizes.key_heads != 0, "linear_num_value_heads (", sizes.heads,
+                 ") is not divisible by linear_num_key_heads (", sizes.key_heads, ")");
+  return sizes;
+}
+
+// Maps q, k and v, whose rows follow one another in one tensor.
+void map_qkv(RenamedMixer& mixer, const std::string& suffix, const std::string& theirs, const DeltaSizes& sizes,
+             const Shape& row) {
+  Shape shape = {2 * sizes.keys() + sizes.values()};
+  shape.insert(shape.end(), row.begin(), row.end());
+  int64_t begin = 0;
+  for (const auto& [name, rows] :
+       {std::pair("q", sizes.keys()), std::pair("k", sizes.keys()), std::pair("v", sizes.values())}) {
+    mixer.map(name + suffix, theirs, shape, [=](const Tensor& x) { return x.narrow(0, begin, rows).flatten(1); });
+    begin += rows;
+  }
+}
+
+// Qwen3-Next: one map holds q, k, v and the output gate, another beta and the decay. Their rows are ordered by key
+// head.
+void map_joint_projections(RenamedMixer& mixer, const DeltaSizes& sizes) {
+  const int64_t group = sizes.heads / sizes.key_heads, wide = group * sizes.value;
+  const Shape joint = {2 * sizes.keys() + 2 * sizes.values(), sizes.dim}, gates = {2 * sizes.heads, sizes.dim};
+  int64_t begin = 0;
+  for (const auto& [name, rows] :
+       {std::pair("q", sizes.head), std::pair("k", sizes.head), std::pair("v", wide), std::pair("gate", wide)}) {
+    mixer.map(concat(name, ".weight"), "in_proj_qkvz.weight", joint, rows_of(sizes.key_heads, begin, rows));
+    begin += rows;
+  }
+  mixer.map("beta.weight", "in_proj_ba.weight", gates, rows_of(sizes.key_heads, 0, group));
+  mixer.map("decay.weight", "in_proj_ba.weight", gates, rows_of(sizes.key_heads, group, group));
+}
+
+RenamedMixer delta_net(JsonReader& config, int64_t dim, bool split) {
+  const DeltaSizes sizes = read_delta_sizes(config, dim);
   const int64_t taps = config.integer("linear_conv_kernel_dim", 1, 64, 4);
-  config.fail_if(heads % key_heads != 0, "linear_num_value_heads (", heads,
-                 ") is not divisible by linear_num_key_heads (", key_heads, ")");
-  const int64_t keys = key_heads * head, values = heads * value, group = heads / key_heads, wide = group * value;
   RenamedMixer mixer({{"mixer", "gated_delta_net"},
-                      {"heads", heads},
-                      {"key_heads", key_heads},
-                      {"head_dim", head},
-                      {"value_head_dim", value},
+                      {"heads", sizes.heads},
+                      {"key_heads", sizes.key_heads},
+                      {"head_dim", sizes.head},
+                      {"value_head_dim", sizes.value},
                       {"taps", taps},
                       {"output_gate", "silu"},
                       {"norm_eps", config.number("rms_norm_eps", 0.0, 1.0, 1e-6)}});
-  const Shape joint = {2 * keys + 2 * values, dim}, gates = {2 * heads, dim}, conv = {2 * keys + values, 1, taps};
-  int64_t begin = 0;
-  for (const auto& [name, rows] :
-       {std::pair("q", head), std::pair("k", head), std::pair("v", wide), std::pair("gate", wide)}) {
-    mixer.map(concat(name, ".weight"), "in_proj_qkvz.weight", joint, rows_of(key_heads, begin, rows));
-    begin += rows;
+  if (split) {
+    map_qkv(mixer, ".weight", "in_proj_qkv.weight", sizes, {dim});
+    mixer.linear("gate", "in_proj_z", sizes.values(), dim);
+    mixer.linear("beta", "in_proj_b", sizes.heads, dim);
+    mixer.linear("decay", "in_proj_a", sizes.heads, dim);
+  } else {
+    map_joint_projections(mixer, sizes);
   }
-  mixer.map("beta.weight", "in_proj_ba.weight", gates, rows_of(key_heads, 0, group));
-  mixer.map("decay.weight", "in_proj_ba.weight", gates, rows_of(key_heads, group, group));
-  begin = 0;
-  for (const auto& [name, rows] : {std::pair("q", keys), std::pair("k", keys), std::pair("v", values)}) {
-    mixer.map(concat(name, "_conv.weight"), "conv1d.weight", conv,
-              [=](const Tensor& x) { return x.squeeze(1).narrow(0, begin, rows); });
-    begin += rows;
-  }
-  mixer.map("a_log", "A_log", {heads});
-  mixer.map("dt_bias", "dt_bias", {heads});
-  mixer.norm("norm", "norm", value);
-  mixer.linear("o", "out_proj", dim, values);
+  map_qkv(mixer, "_conv.weight", "conv1d.weight", sizes, {1, taps});
+  mixer.map("a_log", "A_log", {sizes.heads});
+  mixer.map("dt_bias", "dt_bias", {sizes.heads});
+  mixer.norm("norm", "norm", sizes.value);
+  mixer.linear("o", "out_proj", dim, sizes.values());
   return mixer;
 }
 
 // Each head's query and output gate are adjacent rows of one map.
-RenamedMixer attention(JsonReader& config, int64_t dim) {
+RenamedMixer attention(JsonReader& config, int64_t dim, const QwenKind& kind) {
   const int64_t heads = config.integer("num_attention_heads", 1, kMostHeads, 16);
-  const int64_t key_heads = config.integer("num_key_value_heads", 1, kMostHeads, 2);
+  const int64_t key_heads = config.integer("num_key_value_heads", 1, kMostHeads, kind.key_heads);
   const int64_t head = config.integer("head_dim", 1, 65536, 256);
   expect(config, "attention_bias", false);
+  expect(config, "attn_output_gate", true);
   RenamedMixer mixer({{"mixer", "softmax"},
                       {"heads", heads},
                       {"kv_heads", key_heads},
@@ -87,35 +130,37 @@ bool is_attention(JsonReader& config, int64_t layer) {
 }
 
 // Reads the feed-forward, which must be of one kind in all layers, and adds its weights.
-Json read_feed_forward(JsonReader& config, const ModelSizes& sizes, RenamedWeights& weights) {
-  const int64_t dim = sizes.dim, experts = config.integer("num_experts", 0, 65536, 512);
+Json read_feed_forward(JsonReader& config, const ModelSizes& sizes, const QwenKind& kind, RenamedWeights& weights) {
+  const int64_t dim = sizes.dim, experts = config.integer("num_experts", 0, 65536, kind.experts);
   const Json dense = config.any("mlp_only_layers");
   if (experts == 0 || (dense.is_array() && static_cast<int64_t>(dense.size()) == sizes.layers)) {
-    const int64_t hidden = config.integer("intermediate_size", 1, kWidest, 5632);
+    const int64_t hidden = config.integer("intermediate_size", 1, kWidest, kind.hidden);
     weights.gated("feed_forward", "mlp", dim, hidden);
     return {{"type", "swiglu"}, {"dim", hidden}};
   }
   config.fail_if(!dense.is_null() && !dense.empty(), "\"mlp_only_layers\": ", dense.dump(),
                  " is not supported, only none or all of them");
   expect(config, "decoder_sparse_step", 1);
+  if (kind.split) expect(config, "norm_topk_prob", true);
   const int64_t hidden = config.integer("moe_intermediate_size", 1, kWidest, 512);
   const int64_t shared = config.integer("shared_expert_intermediate_size", 1, kWidest, 512);
   weights.linear("feed_forward.shared_gate", "mlp.shared_expert_gate", 1, dim);
   weights.gated("feed_forward.shared", "mlp.shared_expert", dim, shared);
-  weights.experts("feed_forward", "mlp", {experts, dim, hidden});
+  weights.linear("feed_forward.router", "mlp.gate", experts, dim);
+  weights.experts("mlp.experts", {experts, dim, hidden});
   return {{"type", "experts"},
           {"dim", hidden},
           {"experts", experts},
-          {"per_token", config.integer("num_experts_per_tok", 1, experts, std::min<int64_t>(10, experts))},
+          {"per_token", config.integer("num_experts_per_tok", 1, experts, std::min(kind.per_token, experts))},
           {"normalized", config.boolean("norm_topk_prob", true)},
           {"shared", shared}};
 }
 
-RenamedModel read_qwen3_next(JsonReader& config) {
+// `tied`: the head is the embedding.
+RenamedModel read_qwen(JsonReader& config, const QwenKind& kind, bool tied) {
   const ModelSizes sizes = read_sizes(config);
   const int64_t dim = sizes.dim;
   expect_silu(config);
-  const bool tied = config.boolean("tie_word_embeddings", false);
   const PretrainedRope rope = read_rope(config, 0.25);
   Json json = config_of(sizes, tied);
   json["norm_eps"] = config.number("rms_norm_eps", 0.0, 1.0, 1e-6);
@@ -123,9 +168,9 @@ RenamedModel read_qwen3_next(JsonReader& config) {
   json["rope_theta"] = rope.theta;
   if (rope.scaling.type != RotaryScaling::Type::kNone) json["rope_scaling"] = rope.scaling.to_json();
   json["context"] = config.integer("max_position_embeddings", 0, int64_t{1} << 40, 32768);
-  const RenamedMixer linear = delta_net(config, dim), softmax = attention(config, dim);
+  const RenamedMixer linear = delta_net(config, dim, kind.split), softmax = attention(config, dim, kind);
   RenamedWeights weights, feed_forward;
-  json["feed_forward"] = read_feed_forward(config, sizes, feed_forward);
+  json["feed_forward"] = read_feed_forward(config, sizes, kind, feed_forward);
   weights.map("embedding.weight", "model.embed_tokens.weight", {sizes.vocabulary, dim});
   for (int64_t i = 0; i < sizes.layers; ++i) {
     const bool full = is_attention(config, i);
@@ -140,11 +185,37 @@ RenamedModel read_qwen3_next(JsonReader& config) {
   weights.norm("norm", "model.norm", dim, /*zero_centred=*/true);
   if (!tied) weights.map("head.weight", "lm_head.weight", {sizes.vocabulary, dim});
   // The layers for multi-token prediction, which transformers omits too.
-  return {{}, ModelConfig::from_json(json, config.place()), weights, "mtp."};
+  return {{}, ModelConfig::from_json(json, config.place()), weights, {}, {"mtp."}};
+}
+
+Architecture of_text(const std::string& type, const QwenKind& kind) {
+  return {type, [kind](JsonReader& config) {
+            RenamedModel model = read_qwen(config, kind, config.boolean("tie_word_embeddings", false));
+            // A text model that was saved from a model of images and texts keeps the longer names.
+            if (kind.split) model.weights.or_within("model.", "model.language_model.");
+            return model;
+          }};
+}
+
+// A model of images and texts, of which the text part is read.
+Architecture of_images(const std::string& type, const QwenKind& kind) {
+  return {type, [kind, type](JsonReader& config) {
+            JsonReader text(config.object("text_config"), config.place() + ".text_config");
+            expect(text, "model_type", type + "_text");
+            const bool tied = text.boolean("tie_word_embeddings", false);
+            RenamedModel model = read_qwen(text, kind, config.boolean("tie_word_embeddings", tied));
+            model.weights.or_within("model.", "model.language_model.");
+            model.left_out.emplace_back("model.visual.");
+            return model;
+          }};
 }
 
 }  // namespace
 
-std::vector<Architecture> qwen3_next_architectures() { return {{"qwen3_next", read_qwen3_next}}; }
+std::vector<Architecture> qwen3_next_architectures() {
+  return {of_text("qwen3_next", kQwen3Next), of_text("qwen3_5_text", kQwen35),
+          of_text("qwen3_5_moe_text", kQwen35Experts), of_images("qwen3_5", kQwen35),
+          of_images("qwen3_5_moe", kQwen35Experts)};
+}
 
 }  // namespace cortado
