@@ -30,7 +30,8 @@ PAGE = "docs/settings.md"
 # and switches does not add objects.
 SMALLEST = {"dim": 64, "heads": 4, "layers": 1, "mixer": {"mixer": ""}}
 CONFIGS = [{}, {"vocabulary": 256}, {"norm": "layer"}, {"layers": [{"mixer": {"mixer": ""}}], "mixer": None}, {"positions": "learned", "context": 8},
-           *({"rope_scaling": {"type": kind, "factor": 2}} for kind in ("linear", "llama3", "factors")),
+           *({"rope_scaling": {"type": kind, "factor": 2, "original_context": 8}} for kind in ("linear", "llama3", "yarn", "factors")),
+           {"rope_scaling": {"type": "longrope", "short_factors": [1], "long_factors": [1], "original_context": 8, "context": 8}},
            {"feed_forward": {"type": "experts", "shared": 8}}, {"input": {"type": "numbers"}, "head": {"type": "classes", "classes": 2}}]  # fmt: skip
 TRAININGS = [{}, {"lora": {}}]
 STUBS_HEAD = '''"""Every mechanism as a torch.nn.Module. Written by scripts/settings.py."""

@@ -318,10 +318,71 @@ TEST(Rotary, StretchesItsAngles) {
   const Tensor expected = at::tensor({1.0, 0.1, 0.01 * (kept + (1 - kept) / 5), 0.001 / 5}, at::kDouble);
   EXPECT_LT(relative_error(angles(llama), expected), 1e-12);
   EXPECT_EQ(RotaryScaling::from_json(llama.to_json(), "test").to_json(), llama.to_json());
-  for (const char* bad : {R"({"type": "yarn"})", R"({"type": "linear"})", R"({"type": "linear", "factor": 0})",
-                          R"({"type": "factors", "factors": [1, 0]})", R"({"type": "linear", "factor": 1, "low": 2})",
-                          R"({"type": "llama3", "factor": 2, "low_freq_factor": 4})"}) {
+  for (const char* bad :
+       {R"({"type": "dynamic", "factor": 2})", R"({"type": "linear"})", R"({"type": "linear", "factor": 0})",
+        R"({"type": "factors", "factors": [1, 0]})", R"({"type": "linear", "factor": 1, "low": 2})",
+        R"({"type": "llama3", "factor": 2, "low_freq_factor": 4})", R"({"type": "yarn", "factor": 2})",
+        R"({"type": "yarn", "factor": 0.5, "original_context": 9})",
+        R"({"type": "yarn", "factor": 2, "original_context": 9, "beta_fast": 0.5})",
+        R"({"type": "yarn", "factor": 2, "original_context": 9, "attention_factor": 0})",
+        R"({"type": "longrope", "long_factors": [1], "original_context": 9, "context": 9})",
+        R"({"type": "longrope", "short_factors": [1, 2], "long_factors": [1], "original_context": 9,
+                              "context": 9})",
+        R"({"type": "longrope", "short_factors": [1], "long_factors": [1], "original_context": 1,
+                              "context": 9})"}) {
     EXPECT_THROW(scaling(bad), InputError) << bad;
+  }
+  EXPECT_THROW(
+      rotary_frequencies(8, Rotary(1, scaling(R"({"type": "yarn", "factor": 2, "original_context": 9})")), at::kCPU),
+      InputError);
+}
+
+// Against transformers' formulas (ROPE_INIT_FUNCTIONS of 5.23), evaluated in float64 for 16 channels and theta 10,000.
+TEST(Rotary, StretchesAsTransformers) {
+  struct Case {
+    const char* json;
+    std::vector<double> frequencies;
+    double attention_factor;
+  };
+  const std::string lists = R"({"type": "longrope", "short_factors": [1, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875],
+      "long_factors": [2, 5, 8, 11, 14, 17, 20, 23], "original_context": 128, )";
+  const std::string short_lists = lists + R"("context": 128, "attention_factor": 1.1338934190276817})",
+                    long_lists = lists + R"("context": 512})";
+  const std::vector<Case> cases = {
+      {R"({"type": "yarn", "factor": 4, "original_context": 2048})",
+       {1.0, 0.31622776601683794, 0.1, 0.02569350598886808, 0.00625, 0.0013834964763236657, 0.00025,
+        7.905694150420948e-05},
+       1.138629436111989},
+      {R"({"type": "yarn", "factor": 4, "original_context": 2048, "beta_fast": 16, "beta_slow": 2, "truncate": false})",
+       {1.0, 0.31622776601683794, 0.1, 0.026607496952192288, 0.00426161920188239, 0.0007905694150420947, 0.00025,
+        7.905694150420948e-05},
+       1.138629436111989},
+      {R"({"type": "yarn", "factor": 4, "original_context": 8})",
+       {1.0, 0.07905694150420949, 0.025, 0.007905694150420948, 0.0025, 0.0007905694150420947, 0.00025,
+        7.905694150420948e-05},
+       1.138629436111989},
+      {R"({"type": "yarn", "factor": 4, "original_context": 1099511627776})",
+       {0.25, 0.07905694150420949, 0.025, 0.007905694150420948, 0.0025, 0.0007905694150420947, 0.00025,
+        7.905694150420948e-05},
+       1.138629436111989},
+      {short_lists.c_str(),
+       {1.0, 0.2810913475705226, 0.08, 0.02299838298304276, 0.006666666666666667, 0.0019460170216420796,
+        0.0005714285714285715, 0.00016865480854231355},
+       1.1338934190276817},
+      {long_lists.c_str(),
+       {0.5, 0.06324555320336758, 0.0125, 0.002874797872880345, 0.0007142857142857143, 0.0001860163329510811, 5e-05,
+        1.3749033305079909e-05},
+       1.1338934190276817}};
+  for (const auto& [json, frequencies, attention_factor] : cases) {
+    const RotaryScaling scaling = RotaryScaling::from_json(parse_json(json, "test"), "test");
+    const Tensor right = at::tensor(frequencies, at::kDouble);
+    EXPECT_LT(relative_error(rotary_frequencies(16, Rotary(1e4, scaling), at::kCPU), right), 1e-14) << json;
+    EXPECT_NEAR(scaling.attention_factor, attention_factor, 1e-14) << json;
+    EXPECT_EQ(RotaryScaling::from_json(scaling.to_json(), "test"), scaling) << json;
+    const Tensor positions = at::tensor({7}, at::kLong).unsqueeze(0);
+    const RotaryTable table = rotary_table(positions, 16, Rotary(1e4, scaling), at::kDouble);
+    EXPECT_LT(relative_error(table.cos.flatten(), (right * 7).cos() * attention_factor), 1e-13) << json;
+    EXPECT_LT(relative_error(table.sin.flatten(), (right * 7).sin() * attention_factor), 1e-13) << json;
   }
 }
 

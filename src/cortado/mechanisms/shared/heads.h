@@ -60,7 +60,7 @@ inline std::optional<Rotary> read_rotary(JsonReader& settings, const MixerContex
   settings.fail_if(rotary && head_dim % 2 != 0, "rotary positions need an even head size, got ", head_dim);
   Rotary angles = read_angles(settings, context);
   if (!rotary) return std::nullopt;
-  const auto given = static_cast<int64_t>(angles.scaling.factors.size()), needed = channels.value_or(head_dim) / 2;
+  const int64_t given = angles.scaling.listed(), needed = channels.value_or(head_dim) / 2;
   settings.fail_if(given > 0 && needed > 0 && given != needed, "a head has ", needed,
                    " rotary frequencies, \"rope_scaling\" has ", given, " factors");
   return angles;

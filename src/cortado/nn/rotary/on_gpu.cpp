@@ -13,7 +13,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The adjoint of a rotation is the inverse rotation, so x is not saved.
+// The adjoint of a rotation is the inverse rotation, times the same attention factor, so x is not saved.
 class TurnFunction : public torch::autograd::Function<TurnFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& cos, const Tensor& sin) {
@@ -63,21 +63,27 @@ bool gpu_turns_token(const Tensor& q, const Tensor& k, int64_t half) {
          !(at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad()));
 }
 
-Turned turn_token_on_gpu(const Tensor& q, const Tensor& k, const Tensor& positions, const Tensor& frequencies,
-                         cuda::Machine& machine) {
+Turned turn_token_on_gpu(const Tensor& q, const Tensor& k, const TokenAngles& angles, cuda::Machine& machine) {
   const c10::DeviceGuard guard(q.device());
-  const Tensor queries = cuda::in_pieces(q), keys = cuda::in_pieces(k), at = positions.contiguous(),
-               by = frequencies.contiguous();
+  const Tensor queries = cuda::in_pieces(q), keys = cuda::in_pieces(k), at = angles.positions.contiguous(),
+               by = angles.frequencies.contiguous();
   const Turned made{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options())};
-  const GpuTokenRotary in{cuda::timed(queries),        cuda::timed(keys),      cuda::timed(made.q), cuda::timed(made.k),
-                          by.const_data_ptr<double>(), cuda::long_numbers(at), int(q.size(3)),      int(by.size(0))};
+  const GpuTokenRotary in{cuda::timed(queries),
+                          cuda::timed(keys),
+                          cuda::timed(made.q),
+                          cuda::timed(made.k),
+                          by.const_data_ptr<double>(),
+                          cuda::long_numbers(at),
+                          int(q.size(3)),
+                          int(by.size(0)),
+                          static_cast<float>(angles.factor)};
   machine.launch({"rotary/kernel", "", "rotary_token", cuda::kRowThreads},
                  cuda::row_blocks(q.size(0), q.size(2) + k.size(2), q.size(3)), &in);
   return made;
 }
 
-Turned turn_token(const Tensor& q, const Tensor& k, const Tensor& positions, const Tensor& frequencies) {
-  return turn_token_on_gpu(q, k, positions, frequencies, cuda::machine_of(q));
+Turned turn_token(const Tensor& q, const Tensor& k, const TokenAngles& angles) {
+  return turn_token_on_gpu(q, k, angles, cuda::machine_of(q));
 }
 
 }  // namespace cortado::window

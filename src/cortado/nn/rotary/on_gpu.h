@@ -16,14 +16,17 @@ Tensor turn_on_gpu(const Tensor& x, const Tensor& cos, const Tensor& sin, float 
 // turn_on_gpu on x's GPU, differentiable.
 Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin);
 
-// One token's queries and keys [B,1,·,K] in bfloat16, rotated by position (int64 [B]) times frequency (float64 [half]).
-// Not differentiable.
+// One token's queries and keys [B,1,·,K] in bfloat16, rotated by position (int64 [B]) times frequency (float64 [half])
+// and multiplied by `factor`, but for the channels that are not rotated. Not differentiable.
+struct TokenAngles {
+  Tensor positions, frequencies;
+  double factor = 1.0;
+};
 struct Turned {
   Tensor q, k;
 };
 bool gpu_turns_token(const Tensor& q, const Tensor& k, int64_t half);
-Turned turn_token_on_gpu(const Tensor& q, const Tensor& k, const Tensor& positions, const Tensor& frequencies,
-                         cuda::Machine& machine);
-Turned turn_token(const Tensor& q, const Tensor& k, const Tensor& positions, const Tensor& frequencies);
+Turned turn_token_on_gpu(const Tensor& q, const Tensor& k, const TokenAngles& angles, cuda::Machine& machine);
+Turned turn_token(const Tensor& q, const Tensor& k, const TokenAngles& angles);
 
 }  // namespace cortado::window

@@ -19,7 +19,7 @@ Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return at::cat({first, second}, -1).to(x.scalar_type());
 }
 
-// The adjoint of a rotation is the inverse rotation, so nothing needs to be saved.
+// The adjoint of a rotation is the inverse rotation, times the same attention factor, so nothing needs to be saved.
 class Rotate : public torch::autograd::Function<Rotate> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& cos,
@@ -74,7 +74,11 @@ void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, cons
       "rotary of queries and keys", q,
       on_gpu(
           "kernel of one token", [&] { return turned % 2 == 0 && window::gpu_turns_token(q, k, turned / 2); },
-          [&] { return window::turn_token(q, k, positions, rotary_frequencies(turned, *rotary, positions.device())); }),
+          [&] {
+            return window::turn_token(
+                q, k,
+                {positions, rotary_frequencies(turned, *rotary, positions.device()), rotary->scaling.attention_factor});
+          }),
       otherwise("rotary", [&]() -> window::Turned {
         const RotaryTable table = rotary_table(positions, turned, *rotary, wide_type(q));
         return {rotate(q, table), rotate(k, table)};

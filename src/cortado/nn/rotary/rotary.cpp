@@ -13,6 +13,32 @@ namespace {
 constexpr size_t kMostFrequencies = 64;                // sets of frequencies that a thread keeps
 constexpr int64_t kMostKeptAngles = int64_t{1} << 22;  // of the table that a thread keeps: 32 MiB in float32
 
+const std::vector<double>& listed_factors(const RotaryScaling& scaling) {
+  if (scaling.type == RotaryScaling::Type::kFactors) return scaling.factors;
+  return scaling.context > scaling.original_context ? scaling.long_factors : scaling.short_factors;
+}
+
+// What yarn multiplies each frequency by: from 1 to 1/factor, float64.
+Tensor yarn_shares(int64_t channels, const Rotary& rotary) {
+  const RotaryScaling& scaling = rotary.scaling;
+  fail_input_if(rotary.theta <= 1, "[rotary] yarn needs a theta above 1, got ", rotary.theta);
+  // The number i of a frequency that turns so often in the original context.
+  const auto number = [&](double turns) {
+    return static_cast<double>(channels) *
+           std::log(static_cast<double>(scaling.original_context) / (turns * 2 * M_PI)) / (2 * std::log(rotary.theta));
+  };
+  double first = number(scaling.beta_fast), last = number(scaling.beta_slow);
+  if (scaling.truncate) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, static_cast<double>(channels - 1));
+  if (first == last) last += 0.001;  // as transformers
+  const Tensor stretched = ((at::arange(channels / 2, at::kDouble) - first) / (last - first)).clamp_(0, 1);
+  return 1 - stretched * (1 - 1 / scaling.factor);
+}
+
 // theta^(-2i/channels), scaled, float64.
 Tensor make_frequencies(int64_t channels, const Rotary& rotary, const at::TensorOptions& options) {
   Tensor plain =
@@ -20,17 +46,16 @@ Tensor make_frequencies(int64_t channels, const Rotary& rotary, const at::Tensor
   const RotaryScaling& scaling = rotary.scaling;
   if (scaling.type == RotaryScaling::Type::kNone) return plain;
   if (scaling.type == RotaryScaling::Type::kLinear) return plain / scaling.factor;
-  if (scaling.type == RotaryScaling::Type::kFactors) {
-    fail_input_if(static_cast<int64_t>(scaling.factors.size()) != channels / 2, "[rotary] ", channels,
-                  " channels need ", channels / 2, " factors, got ", scaling.factors.size());
-    return plain / at::tensor(scaling.factors, at::kDouble).to(options.device());
+  if (scaling.type == RotaryScaling::Type::kYarn) return plain * yarn_shares(channels, rotary).to(options.device());
+  if (const int64_t listed = scaling.listed()) {
+    fail_input_if(listed != channels / 2, "[rotary] ", channels, " channels need ", channels / 2, " factors, got ",
+                  listed);
+    return plain / at::tensor(listed_factors(scaling), at::kDouble).to(options.device());
   }
   const Tensor turns = plain * (static_cast<double>(scaling.original_context) / (2 * M_PI));  // per original context
   const Tensor kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp_(0, 1);
   return plain * (kept + (1 - kept) / scaling.factor);
 }
-
-constexpr double kLargestFactor = 1e9;
 
 // Returns one row of positions if all rows are equal (a dense batch from zero), so that one table row serves all.
 Tensor different_rows(const Tensor& positions) {
@@ -42,9 +67,11 @@ RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& 
   const Tensor rows = different_rows(positions);
   const auto wide = rows.options().dtype(at::kDouble);
   const Tensor angles = rows.unsqueeze(-1).unsqueeze(-1) * rotary_frequencies(head_dim, rotary, rows.device());
+  const double factor = rotary.scaling.attention_factor;
   const auto narrowed = [&](Tensor& (*function)(Tensor&, const Tensor&)) {  // in one kernel
     Tensor result = at::empty(angles.sizes(), wide.dtype(type));
-    return function(result, angles);
+    function(result, angles);
+    return factor == 1 ? result : result.mul_(factor);
   };
   return {narrowed(at::cos_out), narrowed(at::sin_out)};
 }
@@ -65,45 +92,6 @@ struct LastTable {
 };
 
 }  // namespace
-
-RotaryScaling RotaryScaling::from_json(const Json& json, const std::string& place) {
-  JsonReader reader(json, place);
-  RotaryScaling read;
-  const std::string type = reader.choice("type", {"linear", "llama3", "factors"});
-  if (type == "factors") {
-    read.type = Type::kFactors;
-    const Json list = reader.any("factors");
-    if (!list.is_array() || list.empty()) reader.fail("key \"factors\": expected a list of numbers");
-    for (const Json& number : list) {
-      const double value = number.is_number() ? number.get<double>() : 0.0;
-      if (!(value > 0 && value <= kLargestFactor)) reader.fail("key \"factors\": expected positive numbers");
-      read.factors.push_back(value);
-    }
-  } else {
-    read.type = type == "linear" ? Type::kLinear : Type::kLlama3;
-    read.factor = reader.number("factor", 1.0 / kLargestFactor, kLargestFactor);
-  }
-  if (read.type == Type::kLlama3) {
-    read.low = reader.number("low_freq_factor", 0.0, kLargestFactor, read.low);
-    read.high = reader.number("high_freq_factor", 0.0, kLargestFactor, read.high);
-    read.original_context = reader.integer("original_context", 1, int64_t{1} << 40, read.original_context);
-    reader.fail_if(read.high <= read.low, "high_freq_factor (", read.high, ") must be above low_freq_factor (",
-                   read.low, ")");
-  }
-  reader.finish();
-  return read;
-}
-
-Json RotaryScaling::to_json() const {
-  if (type == Type::kNone) return Json::object();
-  if (type == Type::kLinear) return {{"type", "linear"}, {"factor", factor}};
-  if (type == Type::kFactors) return {{"type", "factors"}, {"factors", factors}};
-  return {{"type", "llama3"},
-          {"factor", factor},
-          {"low_freq_factor", low},
-          {"high_freq_factor", high},
-          {"original_context", original_context}};
-}
 
 Tensor rotary_frequencies(int64_t channels, const Rotary& rotary, at::Device device) {
   struct Known {
@@ -137,7 +125,7 @@ RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary
 }
 
 std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, double theta) {
-  const auto usual = [](double factor) { return factor > 0 && factor <= kLargestFactor; };
+  const auto usual = [](double factor) { return factor > 0 && factor <= 1e9; };
   if (!std::all_of(factors.begin(), factors.end(), usual)) return std::nullopt;
   RotaryScaling scaling;
   scaling.type = RotaryScaling::Type::kLlama3;

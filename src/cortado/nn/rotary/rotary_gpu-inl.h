@@ -59,7 +59,7 @@ DEV void turn_token(const GpuTokenRotary& in) {
     const auto position = static_cast<double>(in.positions[row.batch]);
     UNROLL for (int i = 0; i < 8; ++i) {
       const float angle = part_of_turn(position * in.frequencies[piece.angle + i]);
-      piece.turn(i, device::cosine(angle), device::sine(angle));
+      piece.turn(i, in.factor * device::cosine(angle), in.factor * device::sine(angle));
     }
   }
   device::write8(place(to), channel, piece.x);

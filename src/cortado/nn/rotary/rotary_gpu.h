@@ -15,12 +15,14 @@ struct GpuRotary {
   float direction;
 };
 
-// Rotates one token's queries and keys; computes the angles itself, position times frequency, in float64.
+// Rotates one token's queries and keys; computes the angles itself, position times frequency, in float64. cos and sin
+// are multiplied by `factor`.
 struct GpuTokenRotary {
   cuda::GpuTimed q, k, turned_q, turned_k;  // 16-bit [B,1,heads,width]
   const double* frequencies;                // [half]
   const long long* positions;               // [B]
   int width, half;
+  float factor;
 };
 
 }  // namespace cortado::window

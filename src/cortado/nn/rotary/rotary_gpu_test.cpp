@@ -42,8 +42,9 @@ void check_token(int64_t heads, int64_t key_heads, int64_t width, int64_t half) 
   const Tensor positions = alone(at::tensor({0, 77, 1000003}, at::kLong));
   const Tensor frequencies = alone(at::rand({half}, at::kDouble));
   const Tensor angles = (positions.to(at::kDouble).unsqueeze(1) * frequencies).view({3, 1, 1, half});
-  const Tensor c = angles.cos(), s = angles.sin();
-  const auto turned = window::turn_token_on_gpu(q, k, positions, frequencies, machine);
+  constexpr double kFactor = 1.25;
+  const Tensor c = angles.cos() * kFactor, s = angles.sin() * kFactor;
+  const auto turned = window::turn_token_on_gpu(q, k, {positions, frequencies, kFactor}, machine);
   for (const auto& [x, found] : {std::pair{q, turned.q}, {k, turned.k}}) {
     const auto parts = x.to(at::kDouble).split_with_sizes({half, half, width - 2 * half}, 3);
     const Tensor right = at::cat({c * parts[0] - s * parts[1], c * parts[1] + s * parts[0], parts[2]}, 3);
