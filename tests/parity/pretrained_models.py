@@ -25,6 +25,21 @@ LLAMA3 = dict(
     high_freq_factor=4.0,
     original_max_position_embeddings=64,
 )
+YARN = dict(
+    rope_type="yarn",
+    rope_theta=1e4,
+    factor=4.0,
+    original_max_position_embeddings=64,
+    beta_fast=8.0,
+    beta_slow=0.5,
+)
+
+
+def longrope(count, **more):
+    short, long = [1 + i / 8 for i in range(count)], [2.0 + 3 * i for i in range(count)]
+    return dict(rope_type="longrope", rope_theta=1e4, short_factor=short, long_factor=long, **more)
+
+
 # The class, the GGUF architecture, and what is special.
 MODELS = {
     "llama2": (transformers.LlamaForCausalLM, "llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
@@ -75,6 +90,7 @@ MODELS = {
             "rms_norm_eps": 1e-2,
         },
     ),
+    "qwen3_yarn": (transformers.Qwen3ForCausalLM, "qwen3", {"head_dim": 16, "rope_parameters": YARN}),
     "gemma": (transformers.GemmaForCausalLM, "gemma", {"head_dim": 16}),
     "gemma3_text": (
         transformers.Gemma3ForCausalLM,
@@ -133,11 +149,25 @@ MODELS = {
         None,
         {"residual_multiplier": 1.7, "attention_bias": True, "mlp_bias": True},
     ),
-    "phi3": (transformers.Phi3ForCausalLM, None, {"sliding_window": 9, "num_key_value_heads": 4}),
+    "phi3": (transformers.Phi3ForCausalLM, "phi3", {"sliding_window": 9, "num_key_value_heads": 4}),
     "phi3_partly": (
         transformers.Phi3ForCausalLM,
-        None,
+        "phi3",
         {"rope_parameters": {"rope_type": "default", "rope_theta": 2e4, "partial_rotary_factor": 0.5}},
+    ),
+    # All texts of the tests are longer than 16 tokens, and shorter than 512.
+    "phi3_long": (
+        transformers.Phi3ForCausalLM,
+        "phi3",
+        {"original_max_position_embeddings": 16, "rope_parameters": longrope(6, attention_factor=1.25)},
+    ),
+    "phi3_short_partly": (
+        transformers.Phi3ForCausalLM,
+        "phi3",
+        {
+            "original_max_position_embeddings": 512,
+            "rope_parameters": longrope(3, attention_factor=1.5, partial_rotary_factor=0.5),
+        },
     ),
     "seed_oss": (transformers.SeedOssForCausalLM, None, {"head_dim": 20}),
     "seed_oss_biased": (

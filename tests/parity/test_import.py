@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from gguf_files import read_llama, write_gguf
-from pretrained_models import EXPERTS, LLAMA3, MODELS, SIZES, make_model
+from pretrained_models import EXPERTS, LLAMA3, MODELS, SIZES, YARN, longrope, make_model
 from quick import quick
 from until import wait_until
 
@@ -64,7 +64,7 @@ def test_a_hugging_face_folder(name, imported, language_model, close, tmp_path):
     check(model, language_model(imported(tmp_path / "source"), "float32"), close)
 
 
-@pytest.mark.parametrize("name", ["mistral", "qwen3_sliding", "gemma", "gemma3_text", "smollm3_marked", "granite", "phi3_partly", "seed_oss", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["mistral", "qwen3_sliding", "gemma", "gemma3_text", "smollm3_marked", "granite", "phi3_partly", "phi3_long", "qwen3_yarn", "seed_oss", "qwen3_moe"])
 def test_unequal_lengths_and_what_was_saved(name, imported, close, root, tmp_path, monkeypatch):
     """Texts of unequal lengths in one call; they go on from a saved state, in a model that was saved anew."""
     monkeypatch.syspath_prepend(root / "python")
@@ -89,27 +89,31 @@ def test_unequal_lengths_and_what_was_saved(name, imported, close, root, tmp_pat
             close(torch.cat(found, 1), model(torch.cat(texts, 1)).logits, TOLERANCE, f"text {number}")
 
 
-STRETCHED = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
+STRETCHED = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 
 
 @pytest.mark.parametrize(("name", "changes", "words"), [
     ("qwen3", {"hidden_act": "gelu"}, ["gelu", "silu"]),
     ("qwen3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, ["sliding_window"]),
     ("qwen3", {"layer_types": ["chunked_attention"] * 3}, ["chunked_attention"]),
-    ("qwen3", {"rope_parameters": STRETCHED}, ["yarn", "linear"]),
+    ("qwen3", {"rope_parameters": STRETCHED}, ["dynamic", "computed anew", "default"]),
+    ("qwen3", {"rope_parameters": {"rope_type": "proportional"}}, ["proportional", "longrope"]),
     ("qwen3", {"quantization_config": {"bits": 4}}, ["quantised"]),
     ("gemma", {"use_bidirectional_attention": True}, ["use_bidirectional_attention"]),
     ("gemma3_text", {"attn_logit_softcapping": 50.0}, ["attn_logit_softcapping"]),
     ("gemma3_text", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, ["rope_type", "full_attention"]),
     ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}}, ["sliding_attention"]),
     ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_theta": 5e3}}, "rope_local_base_freq": 1e4}, ["rope_local_base_freq"]),
-    ("gemma3_text", {"rope_parameters": {"full_attention": STRETCHED}}, ["rope_parameters.full_attention", "yarn"]),
+    ("gemma3_text", {"rope_parameters": {"full_attention": STRETCHED}}, ["rope_parameters.full_attention", "dynamic"]),
     ("smollm3", {"no_rope_layers": [1, 0]}, ["no_rope_layers", "5 layers"]),
     ("smollm3", {"no_rope_layers": [1, 0, 1, 2, 1]}, ["no_rope_layers", "2"]),
     ("granite", {"residual_multiplier": 0.0}, ["residual_multiplier"]),
     ("granite", {"residual_multiplier": 0.01}, ["residual_multiplier", "rms_norm_eps"]),
     ("granite", {"attention_multiplier": -1.0}, ["attention_multiplier"]),
-    ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}}, ["longrope"]),
+    ("phi3_long", {"rope_parameters": longrope(5)}, ["6 rotary frequencies", "5 factors"]),
+    ("phi3_long", {"rope_parameters": {**longrope(6), "short_factor": [1.0] * 5}}, ["5 short", "6 long"]),
+    ("phi3_long", {"rope_parameters": {**longrope(6), "long_factor": [1.0] * 5 + [0.0]}}, ["long_factor", "positive"]),
+    ("phi3_long", {"rope_parameters": {**longrope(6), "original_max_position_embeddings": 32}}, ["original_max", "32 here", "16 in the config"]),
     ("phi3", {"num_key_value_heads": 2}, ["qkv_proj", "expected 96 rows"]),
     ("phi3", {"intermediate_size": 81}, ["gate_up_proj"]),
     ("seed_oss", {"attention_out_bias": True}, ["o_proj.bias"]),
@@ -162,6 +166,13 @@ def test_configs_of_transformers_4(name, imported, tmp_path):
     ({"rope_scaling": {**LLAMA3, "type": "llama3", "attention_factor": None}}, LLAMA3),
     ({"rope_scaling": {"type": "linear", "factor": 4.0, "rope_theta": 2e4}, "rope_theta": 2e4},
      {"rope_type": "linear", "factor": 4.0, "rope_theta": 2e4}),
+    ({"rope_scaling": {**YARN, "truncate": False}}, {**YARN, "truncate": False}),
+    ({"rope_scaling": {"type": "yarn", "rope_theta": 1e4, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.5}},
+     {"rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.5}),
+    ({"rope_scaling": {**YARN, "attention_factor": 1.7, "mscale": 1.0}}, {**YARN, "attention_factor": 1.7, "mscale": 1.0}),
+    ({"rope_scaling": longrope(6), "original_max_position_embeddings": 32},  # which gives the attention factor
+     {**longrope(6), "original_max_position_embeddings": 32}),
+    ({"rope_scaling": longrope(6, factor=3.0)}, longrope(6, factor=3.0)),
     ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 3e4},
      {"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4}),
     ({"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 7e4} for kind in ("full_attention", "sliding_attention")}},
@@ -189,6 +200,11 @@ def test_what_rope_objects_say(changes, like, imported, close, language_model, t
 @pytest.mark.parametrize(("changes", "words"), [
     ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mscale": 1.0}}, ["rope_scaling", "mscale"]),
     ({"rope_scaling": {"rope_type": "default", "factor": 8.0}}, ["rope_scaling", "factor"]),
+    ({"rope_scaling": {**YARN, "factor": 0.5}}, ["yarn", "1 or more"]),
+    ({"rope_scaling": {**YARN, "beta_fast": 0.25}}, ["beta_fast", "beta_slow"]),
+    ({"rope_scaling": {**YARN, "original_max_position_embeddings": 0}}, ["original_max_position_embeddings"]),
+    ({"rope_scaling": {**YARN, "attention_factor": 0}}, ["attention_factor"]),
+    ({"rope_scaling": {**YARN, "factor": None}, "max_position_embeddings": None}, ["max_position_embeddings"]),
     ({"rope_parameters": {"rope_type": "default", "rope_tehta": 1e6}}, ["rope_parameters", "rope_tehta", "did you mean"]),
     ({"rope_scaling": {"type": "linear", "rope_type": "default"}}, ["linear", "default"]),
     ({"rope_scaling": {"rope_type": "default", "rope_theta": 1e6}, "rope_theta": 1e4}, ["rope_theta", "10000"]),
@@ -206,7 +222,7 @@ def test_what_rope_objects_may_not_say(changes, words, refused, tmp_path):
     assert all(word in line for word in words), line
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "phi3_partly"])  # a family of its own, which is not written
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.endswith("partly")])  # a family of its own, which is not written
 def test_exported_models_are_the_same_in_transformers(name, imported, cortado, close, tmp_path):
     model, _ = make_model(name)
     model.save_pretrained(tmp_path / "source")
@@ -214,16 +230,33 @@ def test_exported_models_are_the_same_in_transformers(name, imported, cortado, c
     assert done.returncode == 0, done.stderr
     back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back", attn_implementation="eager").eval()
     # Without windows a Mistral is a Llama, and a Phi-3 is a Mistral in more tensors.
-    assert type(back) is type(model) or name in ("mistral_full", "phi3")
+    assert type(back) is type(model) or name in ("mistral_full", "phi3", "phi3_long")
     weights = back.state_dict()
     for key, weight in model.state_dict().items():
         if name.startswith("granite") and key == "model.norm.weight":  # the logits' divisor is in it
             weight = weight / model.config.logits_scaling
-        if name != "phi3":
+        if not name.startswith("phi3"):
             assert torch.allclose(weights[key], weight, atol=1e-6), key
     tokens = torch.randint(0, 67, (1, 50))
     with torch.no_grad():
         close(back(tokens).logits, model(tokens).logits, 2e-5, "logits")
+
+
+def test_the_context_chooses_longrope_s_factors(imported, language_model, close, refused, tmp_path):
+    """transformers chooses by the text's length; here the context that is wanted chooses for all texts."""
+    model, _ = make_model("phi3_long")
+    model.save_pretrained(tmp_path / "source")
+    long = language_model(imported(tmp_path / "source", name="long"), "float32")
+    short = language_model(imported(tmp_path / "source", "--context", 16, name="short"), "float32")
+    for length, right, wrong in [(16, short, long), (17, long, short)]:
+        tokens = torch.randint(0, 67, (2, length))
+        with torch.no_grad():
+            expected = model(tokens).logits
+        close(right.forward(tokens), expected, TOLERANCE, "logits")
+        assert (wrong.forward(tokens) - expected).norm() > 0.1 * expected.norm()
+    plain, _ = make_model("phi3")
+    plain.save_pretrained(tmp_path / "plain")
+    assert "longrope" in refused("import", tmp_path / "plain", "--out", tmp_path / "none", "--context", 16)
 
 
 @pytest.mark.parametrize(("name", "words"), [("phi3_partly", "a part of a head"), ("qwen3_moe", "feed-forward other than")])

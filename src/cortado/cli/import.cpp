@@ -7,6 +7,7 @@ namespace {
 
 struct ImportCommand {
   std::string source, out;
+  std::optional<int64_t> context;
   std::shared_ptr<CommonOptions> common;
 };
 
@@ -14,7 +15,7 @@ void run_import(const ImportCommand& command) {
   command.common->apply();
   std::optional<at::ScalarType> dtype;
   if (command.common->dtype) dtype = command.common->dtype_or(at::kFloat);
-  const Imported imported = ModelImport(command.source).write(command.out, dtype);
+  const Imported imported = ModelImport(command.source, command.context).write(command.out, dtype);
   std::cout << imported.summary() << "; written to " << command.out
             << (imported.tokenizer ? "" : "; it has no tokenizer, so it reads token numbers only") << std::endl;
   for (const std::string& line : imported.notices()) std::cout << line << std::endl;
@@ -30,7 +31,7 @@ void add_import_command(CLI::App& app) {
   subcommand.footer(
       "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file\n"
       "(F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K) of Llama, Mistral, Qwen2, Qwen3,\n"
-      "SmolLM3, Granite, or Gemma 1 to 3. Folders may also be of Phi-3, Seed-OSS, Qwen3 with experts, Mamba,\n"
+      "SmolLM3, Granite, Phi-3, or Gemma 1 to 3. Folders may also be of Seed-OSS, Qwen3 with experts, Mamba,\n"
       "Mamba-2, Bamba, Granite 4, Qwen3.5 and other hybrids, or of flash-linear-attention's GLA, RetNet, DeltaNet\n"
       "and Gated DeltaNet. Weights keep their type; quantised ones become float32, unless --dtype names another\n"
       "type. The model's sampling defaults (generation_config.json, general.sampling.* of GGUF) are kept. Every\n"
@@ -41,6 +42,13 @@ void add_import_command(CLI::App& app) {
       "  cortado import models/Llama-3.2-1B --out runs/llama --dtype bfloat16");
   option(subcommand, "source", command->source, "a Hugging Face folder or a GGUF file", kRequired, kind("PATH"));
   subcommand.add_option("--out", command->out, "folder to write; new or empty")->required()->type_name("DIR");
+  subcommand
+      .add_option(
+          "--context", command->context,
+          "tokens that a text may have; chooses between the short and the long factors of a model with longrope "
+          "(Phi-3). Default: the model's")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->type_name("N");
   command->common = add_common_options(subcommand);
   subcommand.callback([command] { run_import(*command); });
 }

@@ -133,9 +133,9 @@ std::vector<std::string> Imported::notices() const {
   return lines;
 }
 
-ModelImport::ModelImport(const std::string& source)
+ModelImport::ModelImport(const std::string& source, std::optional<int64_t> context)
     : source_(source),
-      reader_(pretrained_reader(source)),
+      reader_(pretrained_reader(source, context)),
       tokenizer_(pretrained_tokenizer(source)),
       sampling_(pretrained_sampling(source)) {
   if (tokenizer_) check_tokenizer(source, *tokenizer_, reader_.vocabulary);

@@ -33,7 +33,8 @@ struct Imported {
 // A pretrained model, opened and checked, whose weights are not read yet.
 class ModelImport {
  public:
-  explicit ModelImport(const std::string& source);
+  // `context`: the tokens that a text may have, which choose longrope's factors; nullopt: the model's.
+  explicit ModelImport(const std::string& source, std::optional<int64_t> context = {});
   // Writes a run to the folder `out`, which must be new or empty, and shows a progress bar. `dtype` is the type of the
   // weights; none: their own.
   Imported write(const std::string& out, std::optional<at::ScalarType> dtype) const;

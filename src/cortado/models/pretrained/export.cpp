@@ -183,11 +183,25 @@ void add_windows(Json& json, const PretrainedDecoder& decoder, const std::string
 Json rope_scaling_json(const RotaryScaling& scaling) {
   if (scaling.type == RotaryScaling::Type::kNone) return nullptr;
   if (scaling.type == RotaryScaling::Type::kLinear) return {{"rope_type", "linear"}, {"factor", scaling.factor}};
-  return {{"rope_type", "llama3"},
-          {"factor", scaling.factor},
-          {"low_freq_factor", scaling.low},
-          {"high_freq_factor", scaling.high},
-          {"original_max_position_embeddings", scaling.original_context}};
+  Json json = {{"original_max_position_embeddings", scaling.original_context}};
+  if (scaling.type == RotaryScaling::Type::kLongrope) {
+    json.update({{"rope_type", "longrope"},
+                 {"short_factor", scaling.short_factors},
+                 {"long_factor", scaling.long_factors},
+                 {"attention_factor", scaling.attention_factor}});
+    return json;
+  }
+  json["factor"] = scaling.factor;
+  if (scaling.type == RotaryScaling::Type::kYarn) {
+    json.update({{"rope_type", "yarn"},
+                 {"beta_fast", scaling.beta_fast},
+                 {"beta_slow", scaling.beta_slow},
+                 {"truncate", scaling.truncate},
+                 {"attention_factor", scaling.attention_factor}});
+    return json;
+  }
+  json.update({{"rope_type", "llama3"}, {"low_freq_factor", scaling.low}, {"high_freq_factor", scaling.high}});
+  return json;
 }
 
 // Adds rotary positions as transformers 4 wrote them.

@@ -8,12 +8,15 @@ namespace cortado {
 namespace {
 
 constexpr int64_t kMostLayers = 10000;
-constexpr const char* kRopeFactors = "rope_freqs.weight";  // of Llama 3: divisors of the frequencies
+// Divisors of the frequencies: of Llama 3, and of longrope.
+constexpr const char *kRopeFactors = "rope_freqs.weight", *kLongFactors = "rope_factors_long.weight",
+                     *kShortFactors = "rope_factors_short.weight";
 
 struct GgufFamily {
   std::string architecture;
   bool pairs = false;  // a head's rows of q and k are ordered as pairs of neighbours
   bool geglu = false, post_norm = false, qk_norm = false;
+  bool joint = false;  // queries, keys and values are one tensor, and so are gate and up
 };
 const std::vector<GgufFamily> kGgufFamilies = {
     {.architecture = "llama", .pairs = true},
@@ -21,6 +24,7 @@ const std::vector<GgufFamily> kGgufFamilies = {
     {.architecture = "qwen3", .qk_norm = true},
     {.architecture = "smollm3", .pairs = true},
     {.architecture = "granite", .pairs = true},
+    {.architecture = "phi3", .joint = true},
     {.architecture = "gemma", .geglu = true},
     {.architecture = "gemma2", .geglu = true, .post_norm = true},
     {.architecture = "gemma3", .geglu = true, .post_norm = true, .qk_norm = true}};
@@ -101,34 +105,89 @@ class GgufDecoder {
     }
   }
 
+  // Phi-3 may rotate a part of each head.
   Rotary read_rope() {
     const int64_t head_dim = decoder_.attention.head_dim;
     const int64_t rotated = size("rope.dimension_count", 65536, head_dim);
-    file_->fail_if(rotated != head_dim, "rotates ", rotated, " of ", head_dim,
-                   " channels a head, which is not supported");
+    file_->fail_if(rotated != head_dim && (!is("phi3") || rotated > head_dim || rotated % 2 != 0), "rotates ", rotated,
+                   " of ", head_dim, " channels a head, which is not supported");
+    decoder_.rotary_fraction = static_cast<double>(rotated) / static_cast<double>(head_dim);
     Rotary rotary(metadata_.number(key("rope.freq_base"), 1.0, 1e12, 1e4));
     RotaryScaling& scaling = rotary.scaling;
+    read_named_scaling(scaling);
+    scaling.check(metadata_);
+    if (const auto factors = read_factors(kRopeFactors, rotated / 2)) {
+      file_->fail_if(scaling.type != RotaryScaling::Type::kNone, "has two scalings of its rotary positions");
+      scaling.type = RotaryScaling::Type::kFactors;
+      scaling.factors = *factors;
+      if (const auto known = llama3_scaling(scaling.factors, rotary.theta)) scaling = *known;
+    }
+    if (const auto factors = read_factors(kLongFactors, rotated / 2)) read_longrope(scaling, *factors);
+    return rotary;
+  }
+
+  // The scaling that the metadata name. Longrope's is in the tensors.
+  void read_named_scaling(RotaryScaling& scaling) {
     // As llama.cpp: a factor without a type is linear, and so is "scale_linear" of its first files.
     const double early = metadata_.number(key("rope.scale_linear"), 0.0, 1e9, 0.0);
     const double factor = metadata_.number(key("rope.scaling.factor"), 0.0, 1e9, early);
     const std::string type = metadata_.text(key("rope.scaling.type"), factor > 0 ? "linear" : "none");
-    file_->fail_if(type != "none" && type != "linear", "has rotary positions of type ", printable(type),
-                   ", which is not supported; supported: none, linear");
-    const bool linear = type == "linear" && factor > 0 && factor != 1;
-    if (linear) {
-      scaling.type = RotaryScaling::Type::kLinear;
-      scaling.factor = factor;
+    file_->fail_if(type != "none" && type != "linear" && type != "yarn" && type != "longrope",
+                   "has rotary positions of type ", printable(type),
+                   ", which is not supported; supported: none, linear, yarn, longrope");
+    file_->fail_if(type == "longrope" && !file_->find(kLongFactors), "has no tensor \"", kLongFactors, "\"");
+    file_->fail_if(type == "longrope" && factor != 0 && factor != 1, "has \"", key("rope.scaling.factor"),
+                   "\" besides longrope's factors, which is not supported");
+    if (factor == 0 || factor == 1 || type == "none") return;
+    scaling.factor = factor;
+    scaling.type = type == "yarn" ? RotaryScaling::Type::kYarn : RotaryScaling::Type::kLinear;
+    if (type == "yarn") read_yarn(scaling);
+  }
+
+  // As llama.cpp: the attention factor of the file multiplies yarn's own.
+  void read_yarn(RotaryScaling& scaling) {
+    scaling.original_context = original_context(1);
+    scaling.beta_fast = metadata_.number(key("rope.scaling.yarn_beta_fast"), 1e-9, 1e9, scaling.beta_fast);
+    scaling.beta_slow = metadata_.number(key("rope.scaling.yarn_beta_slow"), 1e-9, 1e9, scaling.beta_slow);
+    scaling.attention_factor = yarn_attention_factor(scaling.factor) * attention_factor();
+    for (const auto& [name, neutral] : {std::pair("rope.scaling.yarn_ext_factor", 1.0),
+                                        {"rope.scaling.yarn_attn_factor", 1.0},
+                                        {"rope.scaling.yarn_log_multiplier", 0.0}}) {
+      const double said = metadata_.number(key(name), -1e9, 1e9, neutral);
+      file_->fail_if(said != neutral, "has \"", key(name), "\" ", said,
+                     ", which is not supported; supported: ", neutral);
     }
-    const GgufTensor* factors = file_->find(kRopeFactors);
-    if (!factors) return rotary;
-    file_->fail_if(linear, "has two scalings of its rotary positions");
-    file_->fail_if(factors->shape != std::vector<int64_t>{head_dim / 2}, "needs ", head_dim / 2, " numbers in \"",
-                   kRopeFactors, "\"");
+  }
+
+  void read_longrope(RotaryScaling& scaling, const std::vector<double>& long_factors) {
+    file_->fail_if(scaling.type != RotaryScaling::Type::kNone, "has two scalings of its rotary positions");
+    const auto short_factors = read_factors(kShortFactors, static_cast<int64_t>(long_factors.size()));
+    file_->fail_if(!short_factors, "has no tensor \"", kShortFactors, "\"");
+    scaling.type = RotaryScaling::Type::kLongrope;
+    scaling.long_factors = long_factors;
+    scaling.short_factors = *short_factors;
+    scaling.original_context = original_context(2);
+    scaling.context = decoder_.model.context;
+    file_->fail_if(scaling.context == 0, "lacks \"", key("context_length"), "\", which longrope needs");
+    scaling.attention_factor = attention_factor();
+  }
+
+  int64_t original_context(int64_t least) {
+    const std::string name = key("rope.scaling.original_context_length");
+    const int64_t length = metadata_.integer(name, 0, int64_t{1} << 40, decoder_.model.context);
+    file_->fail_if(length < least, "lacks \"", name, "\", ", least, " or more");
+    return length;
+  }
+
+  double attention_factor() { return metadata_.number(key("rope.scaling.attn_factor"), 1e-9, 1e9, 1.0); }
+
+  // nullopt without the tensor.
+  std::optional<std::vector<double>> read_factors(const char* name, int64_t count) const {
+    const GgufTensor* factors = file_->find(name);
+    if (!factors) return std::nullopt;
+    file_->fail_if(factors->shape != std::vector<int64_t>{count}, "needs ", count, " numbers in \"", name, "\"");
     const Tensor values = GgufFile::read(*factors).to(at::kDouble);
-    scaling.type = RotaryScaling::Type::kFactors;
-    scaling.factors.assign(values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel());
-    if (const auto known = llama3_scaling(scaling.factors, rotary.theta)) scaling = *known;
-    return rotary;
+    return std::vector(values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel());
   }
 
   // The file's positions are those of full attention.
@@ -177,14 +236,52 @@ class GgufDecoder {
   PretrainedDecoder decoder_;
 };
 
+// Rows of a tensor.
+struct GgufRows {
+  std::string tensor;
+  int64_t begin, count;
+};
+
+// Which rows each parameter has of Phi-3's joint tensors, of which ffn_up has the gate's first.
+std::map<std::string, GgufRows> joint_rows(const GgufFile& file, const PretrainedDecoder& decoder) {
+  std::map<std::string, GgufRows> parts;
+  const int64_t width = decoder.attention.width(), kv_width = decoder.attention.kv_width();
+  const int64_t hidden = decoder.model.feed_forward_dim;
+  for (int64_t i = 0; i < decoder.layers(); ++i) {
+    const std::string layer = concat("blk.", i, ".");
+    const std::string qkv = layer + "attn_qkv.weight", up = layer + "ffn_up.weight";
+    for (const auto& [name, rows] : {std::pair(qkv, width + 2 * kv_width), {up, 2 * hidden}}) {
+      const GgufTensor* joint = file.find(name);
+      file.fail_if(!joint, "has no tensor \"", name, "\"");
+      file.fail_if(joint->shape != std::vector{rows, decoder.model.dim}, "has \"", name, "\" of ",
+                   at::IntArrayRef(joint->shape), ", expected ", at::IntArrayRef({rows, decoder.model.dim}));
+    }
+    parts[layer + "attn_q.weight"] = {qkv, 0, width};
+    parts[layer + "attn_k.weight"] = {qkv, width, kv_width};
+    parts[layer + "attn_v.weight"] = {qkv, width + kv_width, kv_width};
+    parts[layer + "ffn_gate.weight"] = {up, 0, hidden};
+    parts[up] = {up, hidden, hidden};
+  }
+  return parts;
+}
+
 }  // namespace
 
 PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file) {
   const GgufDecoder read(file);
   PretrainedSource source{read.decoder(), &PretrainedWeight::gguf};
   for (const GgufTensor& tensor : file->tensors()) source.shapes.emplace(tensor.name, tensor.shape);
+  std::map<std::string, GgufRows> parts;
+  if (read.family().joint) parts = joint_rows(*file, read.decoder());
+  for (const auto& [name, rows] : parts) source.shapes.erase(rows.tensor);
+  for (const auto& [name, rows] : parts) source.shapes[name] = {rows.count, read.decoder().model.dim};
   const AttentionSettings attention = read.decoder().attention;
   source.read = [=, pairs = read.family().pairs](const PretrainedWeight& weight) {
+    const auto part = parts.find(weight.gguf);
+    if (part != parts.end()) {
+      const GgufRows& rows = part->second;
+      return GgufFile::read(*file->find(rows.tensor)).narrow(0, rows.begin, rows.count).clone();
+    }
     const Tensor tensor = GgufFile::read(*file->find(weight.gguf));
     const bool q = weight.gguf.find(".attn_q.") != std::string::npos,
                k = weight.gguf.find(".attn_k.") != std::string::npos;
@@ -195,7 +292,9 @@ PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file) {
     const Tensor pairs = tensor.reshape({heads, attention.head_dim / 2, 2, -1});
     return pairs.transpose(1, 2).reshape(tensor.sizes());
   };
-  source.is_idle = [](const std::string& name) { return name == kRopeFactors; };
+  source.is_idle = [](const std::string& name) {
+    return name == kRopeFactors || name == kLongFactors || name == kShortFactors;
+  };
   return source;
 }
 

@@ -105,10 +105,29 @@ void PretrainedDecoder::set_multipliers(const Multipliers& multipliers) {
                 " is too small for the norms' epsilon, \"rms_norm_eps\"");
 }
 
+void PretrainedDecoder::want_context(int64_t context) {
+  bool chosen = false;
+  const auto choose = [&](std::optional<Rotary>& rotary) {
+    if (!rotary || rotary->scaling.type != RotaryScaling::Type::kLongrope) return;
+    rotary->scaling.context = context;
+    chosen = true;
+  };
+  choose(attention.rotary);
+  for (auto& rotary : rotaries) choose(rotary);
+  fail_input_if(!chosen, "[import] ", source,
+                ": the context chooses longrope's factors, which this model does not have");
+}
+
 ModelConfig PretrainedDecoder::config() const {
   ModelConfig config = model;
   config.heads = model.dim % attention.heads == 0 ? attention.heads : 1;
-  for (int64_t layer = 0; layer < layers(); ++layer) config.layers.push_back(mixer_of(*this, layer));
+  const auto channels = static_cast<int64_t>(rotary_fraction * static_cast<double>(attention.head_dim));
+  for (int64_t layer = 0; layer < layers(); ++layer) {
+    const int64_t listed = rotary(layer) ? rotary(layer)->scaling.listed() : 0;
+    fail_input_if(listed > 0 && listed != channels / 2, "[import] ", source, ": a head has ", channels / 2,
+                  " rotary frequencies, its positions have ", listed, " factors");
+    config.layers.push_back(mixer_of(*this, layer));
+  }
   if (gemma()) config.feed_forward_activation = Activation::kGeluTanh;
   config.scaled_embedding = gemma();
   config.positions = PositionKind::kRotary;

@@ -37,6 +37,8 @@ struct PretrainedDecoder {
     double embedding, residual, logits;  // the last one divides the logits
   };
   void set_multipliers(const Multipliers& multipliers);
+  // Sets the context by which longrope's factors are chosen. Throws InputError if no layer has such positions.
+  void want_context(int64_t context);
   // Our config of this decoder. Throws InputError for impossible sizes.
   ModelConfig config() const;
 };
@@ -68,8 +70,8 @@ struct PretrainedSource {
 // its descendants (decoders.h), as transformers 4 and 5 write them.
 PretrainedSource open_hugging_face(const std::string& folder);
 
-// Opens a GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2, qwen3, smollm3, granite, gemma, gemma2
-// and gemma3.
+// Opens a GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2, qwen3, smollm3, granite, phi3, gemma,
+// gemma2 and gemma3.
 PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file);
 
 // Opens a GGUF file or a Hugging Face folder. Throws InputError for anything else.
@@ -91,12 +93,13 @@ PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at
 // The model types that are read and are not descendants of Llama (renamed.h), for error messages.
 std::string renamed_types();
 
-// An opened pretrained model of any readable kind: its config is checked, its weights are not read yet.
+// An opened pretrained model of any readable kind: its config is checked, its weights are not read yet. `context`: see
+// PretrainedDecoder::want_context; nullopt: the model's.
 struct PretrainedReader {
   int64_t vocabulary;
   std::function<PretrainedModel(std::optional<at::ScalarType> dtype, const ReadProgress& progress)> read;
 };
-PretrainedReader pretrained_reader(const std::string& path);
+PretrainedReader pretrained_reader(const std::string& path, std::optional<int64_t> context = {});
 
 // Writes RUN/config.json and RUN/last.safetensors.
 void write_pretrained(const PretrainedModel& model, const std::string& run, const std::string& origin);

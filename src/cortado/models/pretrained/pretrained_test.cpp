@@ -233,7 +233,19 @@ TEST(Pretrained, NamesWhatDoesNotFit) {
     expect_refusal([&] { read_gguf(file.file()); }, words);
   };
   refused([](GgufBuilder& file) { file.add("llama.rope.dimension_count", 4); }, "rotates 4 of 8 channels");
-  refused([](GgufBuilder& file) { file.add("llama.rope.scaling.type", "yarn"); }, "supported: none, linear");
+  refused([](GgufBuilder& file) { file.add("llama.rope.scaling.type", "dynamic"); },
+          "supported: none, linear, yarn, longrope");
+  refused([](GgufBuilder& file) { file.add("llama.rope.scaling.type", "longrope"); },
+          "has no tensor \"rope_factors_long.weight\"");
+  refused([](GgufBuilder& file) { file.tensor("rope_factors_long.weight", {4}, 0, std::string(16, '\1')); },
+          "has no tensor \"rope_factors_short.weight\"");
+  refused(
+      [](GgufBuilder& file) {
+        file.add("llama.rope.scaling.type", "yarn");
+        file.add("llama.rope.scaling.factor", 4.0);
+        file.add("llama.rope.scaling.yarn_ext_factor", 0.5);
+      },
+      "has \"llama.rope.scaling.yarn_ext_factor\" 0.5, which is not supported; supported: 1");
   refused([](GgufBuilder& file) { file.tensor("blk.0.attn_q.bias", {32}, 0, std::string(128, '\0')); },
           "there is no tensor \"blk.0.attn_k.bias\"");
   refused([](GgufBuilder& file) { file.tensor("blk.7.extra", {32}, 0, std::string(128, '\0')); },
@@ -246,7 +258,7 @@ TEST(Pretrained, NamesWhatDoesNotFit) {
   other.add("general.architecture", "mamba");
   expect_refusal(
       [&] { read_gguf(other.file()); },
-      "is of architecture \"mamba\"; supported: llama, qwen2, qwen3, smollm3, granite, gemma, gemma2, gemma3");
+      "is of architecture \"mamba\"; supported: llama, qwen2, qwen3, smollm3, granite, phi3, gemma, gemma2, gemma3");
 }
 
 TEST(Pretrained, NamesWhatAFolderLacks) {
@@ -267,8 +279,8 @@ TEST(Pretrained, NamesWhatAFolderLacks) {
   refused("quantised weights");
   const std::string sizes = R"("model_type": "llama", "vocab_size": 4, "hidden_size": 8, "num_attention_heads": 2,
                                "intermediate_size": 8, "num_hidden_layers": 1)";
-  write("config.json", "{" + sizes + R"(, "rope_scaling": {"rope_type": "yarn", "factor": 2}})");
-  refused("rotary positions of type \"yarn\" are not supported; supported: default, linear, llama3");
+  write("config.json", "{" + sizes + R"(, "rope_scaling": {"rope_type": "axial", "factor": 2}})");
+  refused("rotary positions of type \"axial\" are not supported; supported: default, linear, llama3, yarn, longrope");
   write("config.json", "{" + sizes + R"(, "hidden_act": "relu"})");
   refused("activation \"relu\" is not supported; supported: silu");
   write("config.json", "{" + sizes + "}");

@@ -216,15 +216,20 @@ std::string renamed_types() {
   return list;
 }
 
-PretrainedReader pretrained_reader(const std::string& path) {
+PretrainedReader pretrained_reader(const std::string& path, std::optional<int64_t> context) {
   std::error_code ignored;
   if (std::filesystem::exists(path + "/config.json", ignored)) {
-    if (const auto renamed = renamed_model(path)) {
+    if (auto renamed = renamed_model(path)) {
+      RotaryScaling& scaling = renamed->config.rope_scaling;
+      fail_input_if(context && scaling.type != RotaryScaling::Type::kLongrope, "[import] ", path,
+                    ": the context chooses longrope's factors, which this model does not have");
+      if (context) scaling.context = *context;
       return {renamed->config.vocabulary,
               [=](auto dtype, const auto& progress) { return read_renamed(*renamed, path, dtype, progress); }};
     }
   }
-  const PretrainedSource source = open_pretrained(path);
+  PretrainedSource source = open_pretrained(path);
+  if (context) source.decoder.want_context(*context);
   return {source.decoder.model.vocabulary,
           [=](auto dtype, const auto& progress) { return read_pretrained(source, dtype, progress); }};
 }

@@ -38,24 +38,98 @@ std::string read_type(JsonReader& rope) {
   return type;
 }
 
-RotaryScaling read_scaling(JsonReader& rope) {
-  const std::string type = read_type(rope);
+constexpr int64_t kLongest = int64_t{1} << 40;
+constexpr double kMostFactor = 1e9;
+
+// The lengths that stretched positions refer to. Phi-3 has the original one in the config itself.
+struct Contexts {
+  std::optional<int64_t> original, whole;
+
+  Contexts(JsonReader& config, JsonReader& rope)
+      : whole(config.optional_integer("max_position_embeddings", 1, kLongest)) {
+    const char* key = "original_max_position_embeddings";
+    const auto outer = config.optional_integer(key, 1, kLongest);
+    original = rope.optional_integer(key, 1, kLongest);
+    rope.fail_if(original && outer && *original != *outer, "\"", key, "\" is ", original.value_or(0), " here, and ",
+                 outer.value_or(0), " in the config");
+    if (!original) original = outer;
+  }
+  // Without an original length, transformers takes the whole one.
+  int64_t begin(const JsonReader& rope, int64_t least) const {
+    const int64_t length = original.value_or(whole.value_or(0));
+    rope.fail_if(length < least, "missing key \"original_max_position_embeddings\", ", least, " or more");
+    return length;
+  }
+  int64_t end(const JsonReader& rope) const {
+    rope.fail_if(!whole, "missing key \"max_position_embeddings\" of the config");
+    return *whole;
+  }
+  // How many times the original length the whole one is; `rope` may say it.
+  double factor(JsonReader& rope, int64_t original_length) const {
+    if (const auto said = rope.optional_number("factor", 1.0 / kMostFactor, kMostFactor)) return *said;
+    return static_cast<double>(end(rope)) / static_cast<double>(original_length);
+  }
+};
+
+std::optional<double> read_attention_factor(JsonReader& rope) {
+  return rope.optional_number("attention_factor", 1e-9, kMostFactor);
+}
+
+void read_yarn(JsonReader& rope, const Contexts& contexts, RotaryScaling& scaling) {
+  scaling.type = RotaryScaling::Type::kYarn;
+  scaling.original_context = contexts.begin(rope, 1);
+  scaling.factor = contexts.factor(rope, scaling.original_context);
+  scaling.beta_fast = rope.optional_number("beta_fast", 1e-9, kMostFactor).value_or(scaling.beta_fast);
+  scaling.beta_slow = rope.optional_number("beta_slow", 1e-9, kMostFactor).value_or(scaling.beta_slow);
+  scaling.truncate = rope.boolean("truncate", true);
+  const double some = rope.number("mscale", 0.0, 1e6, 0.0), all = rope.number("mscale_all_dim", 0.0, 1e6, 0.0);
+  const double usual = some != 0 && all != 0
+                           ? yarn_attention_factor(scaling.factor, some) / yarn_attention_factor(scaling.factor, all)
+                           : yarn_attention_factor(scaling.factor);
+  scaling.attention_factor = read_attention_factor(rope).value_or(usual);
+}
+
+void read_longrope(JsonReader& rope, const Contexts& contexts, RotaryScaling& scaling) {
+  scaling.type = RotaryScaling::Type::kLongrope;
+  scaling.original_context = contexts.begin(rope, 2);
+  scaling.context = contexts.end(rope);
+  const double factor = contexts.factor(rope, scaling.original_context);
+  scaling.attention_factor =
+      read_attention_factor(rope).value_or(longrope_attention_factor(factor, scaling.original_context));
+  scaling.short_factors = read_factors(rope, "short_factor");
+  scaling.long_factors = read_factors(rope, "long_factor");
+}
+
+RotaryScaling read_scaling(JsonReader& config, JsonReader& rope) {
+  std::string type = read_type(rope);
+  // Phi-3's first files.
+  if (type == "su" || (type == "yarn" && rope.has("long_factor"))) type = "longrope";
   RotaryScaling scaling;
-  // transformers writes it with every type of scaling, and uses it for one.
-  const int64_t original = rope.integer("original_max_position_embeddings", 1, int64_t{1} << 40, 0);
-  if (type == "default") return scaling;
+  // transformers writes it with every type of scaling.
+  const Contexts contexts(config, rope);
+  rope.fail_if(
+      type == "dynamic",
+      "rotary positions of type \"dynamic\" are not supported: every longer text has other frequencies, for "
+      "which all keys would be computed anew. Up to max_position_embeddings tokens, the type \"default\" gives "
+      "the same numbers");
   if (type == "linear") {
     scaling.type = RotaryScaling::Type::kLinear;
+    scaling.factor = rope.number("factor", 1.0 / kMostFactor, kMostFactor);
   } else if (type == "llama3") {
     scaling.type = RotaryScaling::Type::kLlama3;
-    scaling.low = rope.number("low_freq_factor", 0.0, 1e9);
-    scaling.high = rope.number("high_freq_factor", 0.0, 1e9);
-    rope.fail_if(original == 0, "missing key \"original_max_position_embeddings\"");
-    scaling.original_context = original;
+    scaling.low = rope.number("low_freq_factor", 0.0, kMostFactor);
+    scaling.high = rope.number("high_freq_factor", 0.0, kMostFactor);
+    scaling.original_context = contexts.begin(rope, 1);
+    scaling.factor = rope.number("factor", 1.0 / kMostFactor, kMostFactor);
+  } else if (type == "yarn") {
+    read_yarn(rope, contexts, scaling);
+  } else if (type == "longrope") {
+    read_longrope(rope, contexts, scaling);
   } else {
-    rope.fail("rotary positions of type \"", type, "\" are not supported; supported: default, linear, llama3");
+    rope.fail_if(type != "default", "rotary positions of type \"", type,
+                 "\" are not supported; supported: default, linear, llama3, yarn, longrope");
   }
-  scaling.factor = rope.number("factor", 1e-9, 1e9);
+  scaling.check(rope);
   return scaling;
 }
 
@@ -82,7 +156,7 @@ Rotary read_typed_rope(JsonReader& config, const Json& object, const std::string
                        double usual) {
   JsonReader rope(without_nulls(object), config.place() + place);
   Rotary read(number_of_both(config, rope, {"rope_theta", 1.0, kMostTheta, usual, outer}));
-  read.scaling = read_scaling(rope);
+  read.scaling = read_scaling(config, rope);
   rope.finish();
   return read;
 }
@@ -98,7 +172,7 @@ PretrainedRope read_rope(JsonReader& config, double usual_fraction, double usual
   PretrainedRope read;
   read.fraction = number_of_both(config, rope, {"partial_rotary_factor", 0.0, 1.0, usual_fraction});
   read.theta = number_of_both(config, rope, {"rope_theta", 1.0, kMostTheta, usual_theta});
-  read.scaling = read_scaling(rope);
+  read.scaling = read_scaling(config, rope);
   // How frequencies are shared among time, height and width. All three are a text's position.
   for (const char* key : {"mrope_section", "mrope_interleaved"}) rope.any(key);
   rope.finish();
