@@ -112,11 +112,21 @@ class Pieces {
 
 std::string SparseCache::HeadGroup::name(const char* what) const { return concat("cache_", what, "_", most); }
 
+namespace {
+
+// Cached keys are rotated again with every chunk, and must not be multiplied by the attention factor each time.
+Rotary without_factor(Rotary rotary) {
+  rotary.scaling.attention_factor = 1;
+  return rotary;
+}
+
+}  // namespace
+
 SparseCache::SparseCache(const CacheRule& rule, int64_t head_dim) : rule_(rule) {
   if (rule_.rotary) {
     constexpr int64_t kPrepared = 1024;
     const int64_t most = std::max(rule_.chunk, std::min(rule_.distance, kPrepared));
-    turns_ = rotary_table(at::arange(most + 1, at::kLong).unsqueeze(0), head_dim, *rule_.rotary);
+    turns_ = rotary_table(at::arange(most + 1, at::kLong).unsqueeze(0), head_dim, without_factor(*rule_.rotary));
   }
   std::map<int64_t, std::vector<int64_t>> alike;
   for (size_t head = 0; head < rule_.most.size(); ++head) {
@@ -190,8 +200,8 @@ Tensor SparseCache::turned(const Tensor& x, const Tensor& tokens, bool back) con
   RotaryTable turns = turns_;
   const int64_t most = tokens.numel() == 0 ? 0 : tokens.max().item<int64_t>();
   if (most >= turns.cos.size(1) || x.scalar_type() == at::kDouble) {  // pairs from further away than the table covers
-    turns =
-        rotary_table(at::arange(most + 1, at::kLong).unsqueeze(0), x.size(3), *rule_.rotary, accumulation_type({x}));
+    turns = rotary_table(at::arange(most + 1, at::kLong).unsqueeze(0), x.size(3), without_factor(*rule_.rotary),
+                         accumulation_type({x}));
   }
   const auto rows = [&](const Tensor& table) {
     const Tensor chosen = table.index_select(1, tokens.flatten());
@@ -204,7 +214,10 @@ Tensor SparseCache::turned(const Tensor& x, const Tensor& tokens, bool back) con
 Tensor SparseCache::from_chunk(const Tensor& plain_q, const std::vector<int64_t>& position) const {
   if (!rule_.rotary) return plain_q;
   const Tensor first = at::tensor(position, at::kLong).unsqueeze(1);
-  return turned(plain_q, (first + at::arange(plain_q.size(1), at::kLong)).remainder(rule_.chunk), /*back=*/false);
+  const Tensor q =
+      turned(plain_q, (first + at::arange(plain_q.size(1), at::kLong)).remainder(rule_.chunk), /*back=*/false);
+  const double factor = rule_.rotary->scaling.attention_factor;  // the keys' too
+  return factor == 1 ? q : q * (factor * factor);
 }
 
 namespace {
@@ -240,7 +253,8 @@ CacheCandidates SparseCache::candidates(const HeadGroup& group, const CacheOffer
   if (rule_.rotary && old > 0) {
     const Tensor begin = at::tensor(call.position, at::kLong).to(keys.device()).unsqueeze(1);
     const Tensor back = (call.before - first) - begin - at::arange(old, begin.options());
-    ring = apply_rotary(ring, back, *rule_.rotary);
+    ring = apply_rotary(ring, back, without_factor(*rule_.rotary));
+    if (const double factor = rule_.rotary->scaling.attention_factor; factor != 1) ring = ring / factor;
   }
   const Tensor added = heads_of(plain_k.narrow(1, std::max<int64_t>(0, first - call.before), count - old), group.heads);
   const Tensor& places = state.at(group.name("places"));

@@ -60,7 +60,9 @@ TEST(SparseCache, AnySplitGivesTheSame) {
   for (const auto type : {at::kFloat, at::kDouble}) {
     std::vector<std::shared_ptr<Mixer>> mixers;
     for (const char* by :
-         {R"("fading": 0)", R"("fading": 0.5)", R"("fading": 1)", R"("fading": 0.25, "score": "learned", "span": 3)"}) {
+         {R"("fading": 0)", R"("fading": 0.5)",
+          R"("fading": 1, "rope_scaling": {"type": "yarn", "factor": 4, "original_context": 64})",  // keys turned back
+          R"("fading": 0.25, "score": "learned", "span": 3)"}) {
       mixers.push_back(make(concat(R"({"window": 7, "cache": [12, 0, 5, 12], "chunk": 8, "distance": 20, )", by, "}")));
       mixers.back()->to(type);
     }
