@@ -366,15 +366,15 @@ def test_other_settings_are_refused_in_one_line(cortado, tmp_path):
 REFUSED = {
     "rwkv": [("layer_norm_epsilon", 1e-3), ("attention_hidden_size", -1), ("quantization_config", {"bits": 4})],
     "recurrent_gemma": [("block_types", ["recurrent", "mamba"]), ("hidden_activation", "relu"), ("num_attention_heads", 3),
-                        ("lru_width", 30), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
+                        ("lru_width", 30), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
     "qwen3_next": [("attention_bias", True), ("hidden_act", "gelu"), ("layer_types", ["full_attention"]), ("linear_num_value_heads", 5),
                    ("mlp_only_layers", [0]), ("decoder_sparse_step", 2), ("num_experts_per_tok", 9), ("num_experts", 5)],
     "qwen3_moe": [("use_sliding_window", True), ("hidden_act", "gelu"), ("mlp_only_layers", [0]), ("decoder_sparse_step", 2),
-                  ("num_experts_per_tok", 9), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
+                  ("num_experts_per_tok", 9), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
     "qwen3_5_moe_text": [("attn_output_gate", False), ("norm_topk_prob", False), ("layer_types", ["mamba"] * 4)],
     "qwen3_5": [("text_config.model_type", "qwen3_text"), ("text_config.hidden_act", "gelu"), ("text_config.head_dim", "wide")],
     "bamba": [("hidden_act", "gelu"), ("time_step_limit", [0.1, 0.2]), ("attn_layer_indices", [3]), ("mamba_d_head", 9), ("mamba_n_heads", 7),
-              ("mamba_n_groups", 3), ("num_key_value_heads", 3), ("rope_parameters", {"rope_type": "yarn", "factor": 2.0})],
+              ("mamba_n_groups", 3), ("num_key_value_heads", 3), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
     "granitemoehybrid": [("position_embedding_type", "alibi"), ("normalization_function", "layernorm"), ("layer_types", ["mamba", "attention"]),
                          ("layer_types", ["mamba", "attention", "moe"]), ("residual_multiplier", 1e-9), ("num_attention_heads", 5)],
     "falcon_mamba": [("hidden_act", "gelu"), ("intermediate_size", 65), ("time_step_rank", "half")],
@@ -392,7 +392,7 @@ def test_what_is_not_computed_is_refused(name, cortado, tmp_path, monkeypatch):
         (config[outer[0]] if outer else config)[key] = value
         path.write_text(json.dumps(config))
         done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
-        word = {"num_attention_heads": "heads", "lru_width": "num_heads", "rope_parameters": "yarn", "hidden_act": "gelu",
+        word = {"num_attention_heads": "heads", "lru_width": "num_heads", "rope_parameters": "dynamic", "hidden_act": "gelu",
                 "num_experts": "expert_layer_period" if name == "jamba" else "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, (key, done.stderr)
         assert not (tmp_path / "ours").exists()

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,24 @@ inline std::vector<Tensor> weights_like(const std::vector<Tensor>& outputs) {
   std::vector<Tensor> weights;
   for (const auto& x : outputs) weights.push_back(at::randn(x.sizes(), x.options().requires_grad(false)));
   return weights;
+}
+
+// Returns the largest error of autograd's gradient of sum(f(x)·w), for random w, against central differences.
+inline double gradient_error(const std::function<Tensor(const Tensor&)>& f, const Tensor& at_x) {
+  Tensor x = at_x.clone().requires_grad_(true);
+  const Tensor y = f(x);
+  const Tensor w = at::randn_like(y);
+  (y * w).sum().backward();
+  const at::NoGradGuard no_grad;
+  Tensor numeric = at::zeros_like(at_x);
+  const double step = 1e-5;
+  for (int64_t i = 0; i < at_x.numel(); ++i) {
+    Tensor plus = at_x.clone(), minus = at_x.clone();
+    plus.view(-1)[i] += step;
+    minus.view(-1)[i] -= step;
+    numeric.view(-1)[i] = ((f(plus) - f(minus)) * w).sum() / (2 * step);
+  }
+  return relative_error(x.grad(), numeric);
 }
 
 }  // namespace cortado::testing
