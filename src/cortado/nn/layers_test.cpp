@@ -13,6 +13,7 @@
 #include "cortado/nn/matmul.h"
 #include "cortado/nn/norm/norms.h"
 #include "cortado/nn/rg_lru/rg_lru.h"
+#include "cortado/nn/rotary/rotary.h"
 #include "cortado/testing/compare.h"
 
 namespace cortado {
