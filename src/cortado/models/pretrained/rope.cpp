@@ -179,6 +179,12 @@ PretrainedRope read_rope(JsonReader& config, double usual_fraction, double usual
   return read;
 }
 
+void write_rope(const PretrainedRope& rope, Json& config) {
+  config["positions"] = "rotary";
+  config["rope_theta"] = rope.theta;
+  if (rope.scaling.type != RotaryScaling::Type::kNone) config["rope_scaling"] = rope.scaling.to_json();
+}
+
 RopesByType read_ropes_by_type(JsonReader& config, const UsualThetas& usual) {
   const Json parameters = without_nulls(config.object("rope_parameters"));
   const Json scaling = without_nulls(config.object("rope_scaling"));

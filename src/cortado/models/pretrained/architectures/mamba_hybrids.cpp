@@ -84,9 +84,7 @@ RenamedMixer read_attention(JsonReader& config, int64_t dim, int64_t key_heads) 
 
 void read_rotary(JsonReader& config, double usual_fraction, Hybrid& hybrid) {
   const PretrainedRope rope = read_rope(config, usual_fraction);
-  hybrid.json["positions"] = "rotary";
-  hybrid.json["rope_theta"] = rope.theta;
-  if (rope.scaling.type != RotaryScaling::Type::kNone) hybrid.json["rope_scaling"] = rope.scaling.to_json();
+  write_rope(rope, hybrid.json);
   if (rope.fraction != 1) hybrid.attention.settings["rotary_fraction"] = rope.fraction;
 }
 

@@ -52,9 +52,7 @@ RenamedModel read_qwen3_moe(JsonReader& config) {
   config.fail_if(rope.fraction != 1.0, "rotary positions on a part of each head are not supported");
   Json json = config_of(sizes, tied);
   json["norm_eps"] = config.number("rms_norm_eps", 0.0, 1.0, 1e-6);
-  json["positions"] = "rotary";
-  json["rope_theta"] = rope.theta;
-  if (rope.scaling.type != RotaryScaling::Type::kNone) json["rope_scaling"] = rope.scaling.to_json();
+  write_rope(rope, json);
   json["context"] = config.integer("max_position_embeddings", 0, int64_t{1} << 40, 32768);
   RenamedWeights weights, block;
   const RenamedMixer mixer = qwen3_attention(config, dim);

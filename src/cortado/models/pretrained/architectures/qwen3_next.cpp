@@ -164,9 +164,7 @@ RenamedModel read_qwen(JsonReader& config, const QwenKind& kind, bool tied) {
   const PretrainedRope rope = read_rope(config, 0.25);
   Json json = config_of(sizes, tied);
   json["norm_eps"] = config.number("rms_norm_eps", 0.0, 1.0, 1e-6);
-  json["positions"] = "rotary";
-  json["rope_theta"] = rope.theta;
-  if (rope.scaling.type != RotaryScaling::Type::kNone) json["rope_scaling"] = rope.scaling.to_json();
+  write_rope(rope, json);
   json["context"] = config.integer("max_position_embeddings", 0, int64_t{1} << 40, 32768);
   const RenamedMixer linear = delta_net(config, dim, kind.split), softmax = attention(config, dim, kind);
   RenamedWeights weights, feed_forward;
