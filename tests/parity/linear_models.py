@@ -1,0 +1,99 @@
+"""Random small models of transformers whose layers are linear in time, or mostly so, and of mixtures of experts."""
+
+import inspect
+
+import torch
+import transformers
+from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as qwen3_5_moe
+from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
+
+SIZES = dict(vocab_size=67, hidden_size=32, num_hidden_layers=3)
+QWEN = dict(intermediate_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=16, linear_key_head_dim=8, num_hidden_layers=4,
+            linear_value_head_dim=12, linear_num_key_heads=2, linear_num_value_heads=4)  # fmt: skip
+MOE = dict(num_attention_heads=4, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20)
+ROPE = dict(rope_type="default", rope_theta=5e4, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)
+VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16)
+MAMBA2 = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_n_heads=8, mamba_n_groups=2, mamba_d_state=6,
+              mamba_chunk_size=4)  # fmt: skip
+GRANITE = dict(MAMBA2, rms_norm_eps=1e-2, shared_intermediate_size=28, layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
+               embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.0625, logits_scaling=6.0)  # fmt: skip
+JAMBA = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_state=5, attn_layer_period=2, attn_layer_offset=1)
+STATES = {
+    "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
+    "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
+                                                       use_conv_bias=False, tie_word_embeddings=False, expand=3)),
+    "mamba2": (transformers.Mamba2ForCausalLM, dict(state_size=6, num_heads=8, head_dim=8, n_groups=2, chunk_size=4)),
+    "mamba2_wide": (transformers.Mamba2ForCausalLM, dict(state_size=4, num_heads=6, head_dim=16, n_groups=1, expand=3, use_bias=True,
+                                                         tie_word_embeddings=True, conv_kernel=2, chunk_size=4)),
+    "falcon_mamba": (transformers.FalconMambaForCausalLM, dict(state_size=5, expand=16, intermediate_size=64)),
+    "falcon_mamba_wide": (transformers.FalconMambaForCausalLM, dict(
+        state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True, use_conv_bias=False, tie_word_embeddings=False, mixer_rms_eps=1e-2)),
+    "rwkv": (transformers.RwkvForCausalLM, dict(num_hidden_layers=7)),  # more than "rescale_every"
+    "rwkv_wide": (transformers.RwkvForCausalLM, dict(attention_hidden_size=48, intermediate_size=40,
+                                                     tie_word_embeddings=True)),
+    "recurrent_gemma": (transformers.RecurrentGemmaForCausalLM, dict(num_attention_heads=4, intermediate_size=96, num_key_value_heads=1,
+                                                                     attention_window_size=5)),
+    "recurrent_gemma_wide": (transformers.RecurrentGemmaForCausalLM, dict(
+        num_attention_heads=2, lru_width=48, intermediate_size=64, attention_window_size=9, conv1d_width=3, logits_soft_cap=5.0,
+        block_types=["attention", "recurrent"], attention_bias=True, num_hidden_layers=5)),
+    "qwen3_next": (transformers.Qwen3NextForCausalLM, dict(QWEN, num_experts=0)),
+    "qwen3_next_experts": (transformers.Qwen3NextForCausalLM, dict(QWEN, **EXPERTS)),
+    "qwen3_next_wide": (transformers.Qwen3NextForCausalLM, dict(
+        {**QWEN, "num_hidden_layers": 3}, num_experts=4, num_experts_per_tok=3, norm_topk_prob=False, moe_intermediate_size=12, shared_expert_intermediate_size=8,
+        layer_types=["full_attention", "linear_attention", "full_attention"], linear_num_key_heads=4, linear_conv_kernel_dim=2,
+        tie_word_embeddings=True, num_key_value_heads=4)),
+    "qwen3_moe": (transformers.Qwen3MoeForCausalLM, dict(MOE, head_dim=12, norm_topk_prob=True)),
+    "qwen3_moe_wide": (transformers.Qwen3MoeForCausalLM, dict(
+        MOE, attention_bias=True, tie_word_embeddings=True, num_experts_per_tok=1, rms_norm_eps=1e-2,
+        rope_parameters={"rope_type": "linear", "rope_theta": 3e4, "factor": 4.0})),
+    "qwen3_5_text": (transformers.Qwen3_5ForCausalLM, dict(QWEN, rope_parameters=ROPE)),
+    "qwen3_5": (transformers.Qwen3_5ForConditionalGeneration, dict(
+        text_config=dict(SIZES, **{**QWEN, "num_hidden_layers": 5}, rope_parameters=ROPE), vision_config=VISION, tie_word_embeddings=True)),
+    "qwen3_5_moe_text": (transformers.Qwen3_5MoeForCausalLM, dict(QWEN, **EXPERTS)),
+    "qwen3_5_moe": (transformers.Qwen3_5MoeForConditionalGeneration, dict(
+        text_config=dict(SIZES, **QWEN, **{**EXPERTS, "num_experts_per_tok": 3}), vision_config=VISION)),
+    "bamba": (transformers.BambaForCausalLM, dict(MAMBA2, attn_layer_indices=[1])),
+    "bamba_wide": (transformers.BambaForCausalLM, dict(
+        MAMBA2, attn_layer_indices=[0, 3], num_hidden_layers=5, mamba_n_groups=1, mamba_expand=3, mamba_n_heads=6, mamba_d_conv=3,
+        mamba_conv_bias=False, mamba_proj_bias=True, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
+    "granitemoehybrid": (transformers.GraniteMoeHybridForCausalLM, dict(GRANITE, tie_word_embeddings=True)),
+    "granitemoehybrid_experts": (transformers.GraniteMoeHybridForCausalLM, dict(
+        GRANITE, num_local_experts=6, num_experts_per_tok=3, intermediate_size=20, position_embedding_type="rope", attention_bias=True,
+        mamba_n_groups=4, num_key_value_heads=None, layer_types=["full_attention", "linear_attention", "full_attention"])),
+    "jamba": (transformers.JambaForCausalLM, dict(JAMBA, num_experts=1, rms_norm_eps=1e-3)),
+    "jamba_experts": (transformers.JambaForCausalLM, dict(
+        JAMBA, num_experts=4, expert_layer_period=1, expert_layer_offset=0, num_hidden_layers=5, attn_layer_period=3, mamba_dt_rank=6,
+        mamba_expand=3, mamba_d_conv=3, mamba_conv_bias=False, mamba_proj_bias=True, tie_word_embeddings=True)),
+}  # fmt: skip
+
+
+def random_weights(model):
+    """Draws weights so large that every part matters, biases and mixes included."""
+    torch.manual_seed(1)
+    apart = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lower_bounds" in name:
+                parameter.normal_(0, 1)
+            elif parameter.dim() > 1 and parameter.numel() > parameter.shape[-1] and "A_log" not in name:
+                parameter.normal_(0, 0.3)
+            elif "norm" in name and parameter.abs().max() > 0:  # those that start at 0 are multiplied by 1 + w
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.add_(torch.randn(parameter.shape, generator=apart) * 0.2)
+    return model.float().eval()
+
+
+def model_of(name, monkeypatch):
+    """The model of STATES, with random weights. A model of images and texts has its sizes in its text_config."""
+    for module in (qwen3_next, qwen3_5, qwen3_5_moe):
+        for rule in ("chunk", "recurrent"):  # transformers' own, where fla is installed as well
+            place = f"torch_{rule}_gated_delta_rule"
+            monkeypatch.setattr(module, place, inspect.unwrap(getattr(module, place)))
+    kind, options = STATES[name]
+    model = random_weights(kind(kind.config_class(**(options if "text_config" in options else {**SIZES, **options}))))
+    model.set_experts_implementation("eager")  # the others have no float64
+    return model
