@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tempfile
 
 import preloaded
 import pytest
@@ -23,6 +24,9 @@ APART = {"ranks/test_ranks.py", "ranks/test_together.py"}
 LONGEST = ["web", "ranks", "serve", "python_package", "parity", "tools", "cli"]
 # Runs that must be equal need one library for products; otherwise a timing chooses it, which varies on a busy machine.
 os.environ.setdefault("CORTADO_MATMUL", "blas")
+# Models that commands import by themselves stay out of the user's cache.
+IMPORTED = tempfile.TemporaryDirectory(prefix="cortado-imported-")
+os.environ.setdefault("CORTADO_CACHE", IMPORTED.name)
 
 
 def mechanisms():

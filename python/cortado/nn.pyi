@@ -34,9 +34,11 @@ class Softmax(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -45,8 +47,6 @@ class Softmax(Mixer):
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
             softcap). Unless given, no limit. Default: None.
-        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
-        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
             no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
@@ -75,14 +75,14 @@ class Softmax(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         scale: float | None = None,
         softcap: float | None = None,
-        qk_norm: bool = False,
-        output_gate: bool = False,
         taps: int | None = 0,
         taps_start: Literal["normal", "identity"] = "normal",
         norm_eps: float = 1e-06,
@@ -110,9 +110,11 @@ class SlidingWindow(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -121,8 +123,6 @@ class SlidingWindow(Mixer):
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
             softcap). Unless given, no limit. Default: None.
-        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
-        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
             no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
@@ -152,14 +152,14 @@ class SlidingWindow(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         scale: float | None = None,
         softcap: float | None = None,
-        qk_norm: bool = False,
-        output_gate: bool = False,
         taps: int | None = 0,
         taps_start: Literal["normal", "identity"] = "normal",
         window: int = 129,
@@ -335,6 +335,8 @@ class Macchiato(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
+        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         scale (float from 1e-09 to 1e+09, or None): Factor of the attention scores. Unless given, 1 /
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
@@ -349,6 +351,7 @@ class Macchiato(Mixer):
         window (int from 1 to 2^30, or None): Keys per query in the window, its own included. None: no window.
             Default: 129.
         rotary (bool): Rotary positions on queries and keys. Default: True.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -367,6 +370,7 @@ class Macchiato(Mixer):
             others last. Default: 0.0.
         span (int from 0 to 2^20): With learned scores: a lasting pair's score is the mean over so many tokens on
             both sides of it. Default: 0.
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -390,6 +394,8 @@ class Macchiato(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         scale: float | None = None,
         softcap: float | None = None,
         latents: int | None = None,
@@ -398,6 +404,7 @@ class Macchiato(Mixer):
         taps_start: Literal["normal", "identity"] = "normal",
         window: int | None = 129,
         rotary: bool = True,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         window_logit: float | None = None,
@@ -407,6 +414,7 @@ class Macchiato(Mixer):
         distance: int = 512,
         fading: float = 0.0,
         span: int = 0,
+        norm_eps: float = 1e-06,
     ) -> None: ...
 
 
@@ -472,6 +480,7 @@ class Retention(Mixer):
             "none".
         norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-05.
         rotary (bool): Rotary positions on queries and keys. Default: True.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -501,6 +510,7 @@ class Retention(Mixer):
         feature_map: Literal["none", "silu", "relu", "elu"] = "none",
         norm_eps: float = 1e-05,
         rotary: bool = True,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
     ) -> None: ...
@@ -1096,6 +1106,7 @@ class ABC(Mixer):
             64.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1125,6 +1136,7 @@ class ABC(Mixer):
         dtype: torch.dtype | None = None,
         slots: int = 64,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         gate: bool = True,
@@ -1200,6 +1212,7 @@ class BlurryWindow(Mixer):
             they are given. Default: True.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1231,6 +1244,7 @@ class BlurryWindow(Mixer):
         period: int = 33,
         decay: bool = True,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         taps: int | None = 0,
@@ -1259,9 +1273,11 @@ class LoLCATs(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1280,6 +1296,7 @@ class LoLCATs(Mixer):
         mixture ("lolcats", "gated" or "plain"): How softmax part and linear part share a denominator, with s the
             scores and g learned per head: "lolcats", g e^(s - max s) and phi(q).phi(k); "gated", g e^s and (1 -
             g) phi(q).phi(k); "plain", e^s and phi(q).phi(k). Default: "lolcats".
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -1303,8 +1320,10 @@ class LoLCATs(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         feature_map: Literal["lolcats", "hedgehog", "hedgehog_exp", "t2r"] = "lolcats",
@@ -1314,6 +1333,7 @@ class LoLCATs(Mixer):
         window: int = 64,
         layout: Literal["sliding", "terrace"] = "terrace",
         mixture: Literal["lolcats", "gated", "plain"] = "lolcats",
+        norm_eps: float = 1e-06,
     ) -> None: ...
 
 
@@ -1338,9 +1358,11 @@ class LoLA(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1364,6 +1386,7 @@ class LoLA(Mixer):
             softcap). Unless given, no limit. Default: None.
         token_window (int from 1 to 2^24, or None): A window of so many single tokens in place of chunks. Unless
             given, chunks. Default: None.
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -1387,8 +1410,10 @@ class LoLA(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         feature_map: Literal["lolcats", "hedgehog", "hedgehog_exp", "t2r"] = "lolcats",
@@ -1400,6 +1425,7 @@ class LoLA(Mixer):
         scale: float | None = None,
         softcap: float | None = None,
         token_window: int | None = None,
+        norm_eps: float = 1e-06,
     ) -> None: ...
 
 
@@ -1424,9 +1450,11 @@ class ExactChunked(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1435,8 +1463,6 @@ class ExactChunked(Mixer):
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
             softcap). Unless given, no limit. Default: None.
-        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
-        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
             no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
@@ -1466,14 +1492,14 @@ class ExactChunked(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         scale: float | None = None,
         softcap: float | None = None,
-        qk_norm: bool = False,
-        output_gate: bool = False,
         taps: int | None = 0,
         taps_start: Literal["normal", "identity"] = "normal",
         chunk: int = 64,
@@ -1502,9 +1528,11 @@ class Longformer(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1513,8 +1541,6 @@ class Longformer(Mixer):
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
             softcap). Unless given, no limit. Default: None.
-        qk_norm (bool): An RMSNorm over each head of queries and keys, before the rotation. Default: False.
-        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         window (int from 1 to 2^30): Keys per query in the window, its own included; bidirectional, so many on
             each side. Default: 129.
         globals (int from 0 to 65536): First tokens that every query sees, and that, bidirectional, see every
@@ -1543,14 +1569,14 @@ class Longformer(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         scale: float | None = None,
         softcap: float | None = None,
-        qk_norm: bool = False,
-        output_gate: bool = False,
         window: int = 129,
         globals: int = 1,
         norm_eps: float = 1e-06,

@@ -257,7 +257,7 @@ std::vector<CacheLesson> learn_caches(const LanguageModel& model, const std::sha
       if (!student) return mixer.forward(x, {}, nullptr);
       const auto found = student->look_back(x);
       notes.emplace_back(layer, note_of(x, found, text.reminded));
-      return student_of(mixer)->project_output(found.teacher);
+      return student_of(mixer)->project_output(found.teacher, x);
     });
     Tensor far;
     for (const auto& [layer, note] : notes) far = far.defined() ? at::maximum(far, note.far) : note.far;

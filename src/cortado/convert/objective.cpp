@@ -74,7 +74,7 @@ std::vector<double> AttentionTransfer::losses(const Sequences& given, double wei
     if (loss.requires_grad()) (loss * share).backward();
     squares.push_back(loss.detach());
     if (layer == layers_.back()) return Tensor();  // nobody reads the following layers
-    return student->project_output(lesson.teacher.to(x.scalar_type()));
+    return student->project_output(lesson.teacher.to(x.scalar_type()), x);
   });
   const Tensor all = at::stack(squares).to(at::kCPU, at::kDouble);
   return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};

@@ -1,5 +1,6 @@
-// A configuration keeps its meaning. Each folder's starts.json records: the settings with their limits and defaults,
-// the initial weights of a layer, the output of a layer with known weights, and the stated costs.
+// A configuration keeps its meaning. Each folder's starts.json records: the settings and the options of commands with
+// their limits and defaults, the initial weights of a layer, the output of a layer with known weights, and the stated
+// costs.
 //
 //   CORTADO_RECORD=1 CORTADO_SOURCE=. build/release/bin/mechanisms_tests --gtest_filter='All/Starts*'
 //
@@ -38,6 +39,20 @@ Json settings_recorded(const Mechanism& mechanism) {
   for (const auto& [key, expected, fallback, words] : settings_of(mechanism, context_of(mechanism.causal))) {
     all.push_back({key, words.empty() ? Json(expected) : Json(words), fallback});
   }
+  return all;
+}
+
+// The options of `cortado linearize --method` and of --memory.
+Json options_recorded(const Mechanism& mechanism) {
+  Json all = Json::array();
+  const auto record = [&](const char* owner, const std::vector<MechanismOption>& options) {
+    for (const MechanismOption& option : options) {
+      const Json allowed = option.words.empty() ? Json{option.low, option.high, option.whole} : Json(option.words);
+      all.push_back({owner, option.name, option.key(), allowed, option.fallback, option.needs, option.later});
+    }
+  };
+  if (mechanism.substitute) record("substitute", mechanism.substitute->options);
+  if (mechanism.memory) record("memory", mechanism.memory->options);
   return all;
 }
 
@@ -145,6 +160,7 @@ TEST_P(Starts, AreThoseOfTheRecord) {
   Json file = std::filesystem::exists(path) ? read_json_file(path) : Json::object();
   if (std::getenv("CORTADO_RECORD")) {
     file[mechanism.name] = {{"settings", settings_recorded(mechanism)},
+                            {"options", options_recorded(mechanism)},
                             {"starts", starts_recorded(mechanism)},
                             {"operation", operations_recorded(mechanism)}};
     write_file(path, text_of(file));
@@ -152,6 +168,7 @@ TEST_P(Starts, AreThoseOfTheRecord) {
   ASSERT_TRUE(file.contains(mechanism.name)) << path << ": nothing is recorded of it";
   const Json& then = file[mechanism.name];
   EXPECT_EQ(settings_recorded(mechanism).dump(), then["settings"].dump());
+  EXPECT_EQ(options_recorded(mechanism).dump(), then["options"].dump());
   expect_same(starts_recorded(mechanism), then["starts"], mechanism.name);
   expect_same(operations_recorded(mechanism), then["operation"], mechanism.name);
 }

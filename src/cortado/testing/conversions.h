@@ -129,7 +129,7 @@ inline std::vector<Tensor> forced_inputs(const LanguageModel& model, const Tenso
     inputs.push_back(x);
     const auto& mixer = model.mixers()[size_t(layer)];
     const SoftmaxStudent* student = student_of(*mixer);
-    return student ? student->project_output(student->lesson(x).teacher) : mixer->forward(x, {}, nullptr);
+    return student ? student->project_output(student->lesson(x).teacher, x) : mixer->forward(x, {}, nullptr);
   });
   return inputs;
 }
@@ -141,7 +141,7 @@ inline void expect_own_outputs_as_lessons(const LanguageModel& model) {
   const auto& layer = model.mixers()[1];
   const SoftmaxStudent* student = student_of(*layer);
   ASSERT_NE(student, nullptr);
-  EXPECT_CLOSE(student->project_output(student->lesson(x).student), layer->forward(x, {}, nullptr), 1e-12);
+  EXPECT_CLOSE(student->project_output(student->lesson(x).student, x), layer->forward(x, {}, nullptr), 1e-12);
 }
 
 }  // namespace cortado::testing::conversions

@@ -25,7 +25,7 @@ class BlurryWindowMixer : public ProjectedMixer {
 
   Tensor reference(const Tensor& x) override {
     const Projected p = project_reference(x);
-    return output(blurry_window_reference(p.q, p.k, p.v, settings_.sizes, settings_.decay, slot_scale({}, p.q)));
+    return output(blurry_window_reference(p.q, p.k, p.v, settings_.sizes, settings_.decay, slot_scale({}, p.q)), x);
   }
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(4); }  // write and read
@@ -49,7 +49,7 @@ class BlurryWindowMixer : public ProjectedMixer {
     const Projected p = project(x, batch, state);
     const SlotResult result = blurry_window(p.q, p.k, p.v, options);
     keep_slots(state, result);
-    return output(result.o);
+    return output(result.o, x);
   }
 
   BlurrySettings settings_;

@@ -23,7 +23,7 @@ class LolaMixer : public FeatureMixer {
     rule_.token_window = settings.optional_integer("token_window", 1, 1 << 24);
   }
 
-  Tensor reference(const Tensor& x) override { return output(defined(x, nullptr)); }
+  Tensor reference(const Tensor& x) override { return output(defined(x, nullptr), x); }
 
   std::optional<PairCount> pairs(int64_t tokens) const override {
     const int64_t most = rule_.token_window.value_or(2 * rule_.chunk) + rule_.cache;
@@ -64,7 +64,7 @@ class LolaMixer : public FeatureMixer {
     SequenceState& memory = state ? *state : nothing;
     const Tensor o = batch.cu_seqlens && memory.rows() > 0 ? read_packed(memory, p, phi_q, *batch.cu_seqlens)
                                                            : read(memory, p, phi_q, in_place);
-    return output(o.to(x.scalar_type()));
+    return output(o.to(x.scalar_type()), x);
   }
 
   void declare(StateLayout& layout) const override {

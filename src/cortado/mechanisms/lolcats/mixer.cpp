@@ -28,7 +28,8 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
   Tensor reference(const Tensor& x) override {
     const Projected p = project_reference(x);
     return output(lolcats_reference(p.q, for_queries(p.k), for_queries(p.v), phi_q_->forward(p.q), key_features(p.k),
-                                    window_factor_, rule_));
+                                    window_factor_, rule_),
+                  x);
   }
 
   std::optional<PairCount> pairs(int64_t tokens) const override {
@@ -60,7 +61,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
     return {std::get<0>(window_attention(p.q, p.k, p.v, every_key)), mix(p)};
   }
 
-  Tensor project_output(const Tensor& mixed) const override { return output(mixed); }
+  Tensor project_output(const Tensor& mixed, const Tensor& x) const override { return output(mixed, x); }
 
   int64_t shortest_lesson() const override {
     return lolcats_leaves_at(at::zeros({1}, at::kLong), rule_).item<int64_t>() + 1;
@@ -81,9 +82,9 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
     const int64_t rows = batch.rows(x);
     const OptionalTensor position = start_of(state, "position");
     const Projected p = project(x, batch, state);
-    if (!state && !batch.cu_seqlens) return output(mix(p).to(x.scalar_type()));
+    if (!state && !batch.cu_seqlens) return output(mix(p).to(x.scalar_type()), x);
     if (state) {
-      if (const auto o = step(p, batch, *state)) return output(*o);
+      if (const auto o = step(p, batch, *state)) return output(*o, x);
     }
     const auto numbers = x.options().dtype(at::kLong).requires_grad(false);
     const auto pack = [&](const Tensor& y) { return batch.cu_seqlens ? y : y.flatten(0, 1).unsqueeze(0); };
@@ -98,7 +99,7 @@ class LolcatsMixer : public FeatureMixer, public SoftmaxStudent {
     const LolcatsResult result = lolcats_packed(call, window_factor_, rule_);
     if (state) state->at("scan_state") = result.state;
     const Tensor o = result.o.to(x.scalar_type());
-    return output(o.view({x.size(0), x.size(1), projections_.heads, projections_.head_dim}));
+    return output(o.view({x.size(0), x.size(1), projections_.heads, projections_.head_dim}), x);
   }
 
   void declare(StateLayout& layout) const override {

@@ -47,7 +47,7 @@ void complete_layer(Json& layer, int64_t heads, bool rotary) {
 class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent {
  public:
   MacchiatoMixer(JsonReader& settings, const MixerContext& context)
-      : Mixer("macchiato"), settings_{ProjectionSettings::read_sizes(settings, context), {}} {
+      : Mixer("macchiato"), settings_{ProjectionSettings::read_without_rotary(settings, context), {}} {
     read_scores(settings, settings_);
     settings_.causal = context.causal;
     const int64_t dim = context.dim, heads = settings_.heads, latents = read_latents(settings, context, heads, 0);
@@ -78,7 +78,9 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
       window_k_ = register_module("window_k", std::make_shared<Linear>(dim, settings_.kv_width(), settings_.bias));
     }
     v_ = register_module("v", std::make_shared<Linear>(dim, settings_.kv_width(), settings_.bias));
-    o_ = register_module("o", make_output_linear(settings_.width(), dim, settings_.output_bias));
+    o_.emplace(*this, settings_, dim);
+    settings.fail_if(settings_.qk_norm && !settings_.window, "\"qk_norm\" is of the window's queries and keys");
+    norms_.emplace(*this, settings_);
     read_score(settings, dim);
     if (!window_logit) return;
     register_parameter(window_logit_, "window_logit", at::full({heads}, *window_logit / kLogitUnit), Role::kGain);
@@ -87,15 +89,16 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   Tensor reference(const Tensor& x) override {
     Projected p = project(x, source_->reference(x), Batch{}.positions(x));
     const int64_t heads = settings_.heads;
-    if (cache_) return project_output(cached_reference(p, nullptr));
+    if (cache_) return project_output(cached_reference(p, nullptr), x);
     p.v = expand_heads(p.v, heads);
     if (!settings_.window) {
-      return project_output(latte_reference(at::softmax(p.query_logits, -1), p.key_logits, p.v, settings_.causal));
+      return project_output(latte_reference(at::softmax(p.query_logits, -1), p.key_logits, p.v, settings_.causal), x);
     }
     const Tensor window_k = expand_heads(p.window_k, heads);
     return project_output(latents_ > 0
                               ? macchiato_reference(p.query_logits, p.key_logits, p.v, p.window_q, window_k, settings_)
-                              : std::get<0>(window_attention_reference(p.window_q, window_k, p.v, settings_)));
+                              : std::get<0>(window_attention_reference(p.window_q, window_k, p.v, settings_)),
+                          x);
   }
 
   void declare(StateLayout& layout) const override {
@@ -174,7 +177,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     return latents_ > 0 ? source_->forward(x, Batch{}, nullptr) : Tensor();
   }
 
-  Tensor project_output(const Tensor& mixed) const override { return o_->forward(merge_heads(mixed)); }
+  Tensor project_output(const Tensor& mixed, const Tensor& x) const override { return o_->forward(mixed, x); }
 
   std::vector<std::string> learned() const override {
     std::vector<std::string> names;
@@ -193,7 +196,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     const Projected p = project(x, y, batch.positions(x, start_of(state, "position")));
     const LatteResult result = mix_projected(p, batch, state);
     if (latents_ > 0) keep_latte(state, result);
-    return project_output(result.o);
+    return project_output(result.o, x);
   }
 
   // Operands of the output rule, [B,T,H,·]; undefined where the variant does not have them.
@@ -283,6 +286,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
     if (!together) all = forward_all(from, {window_q_.get(), window_k_.get()});
     p.window_q = split_heads(all[all.size() - 2], settings_.heads);
     p.window_k = split_heads(all.back(), settings_.kv_heads);
+    norms_->normalize(p.window_q, p.window_k);
     p.plain_q = p.window_q;
     p.plain_k = p.window_k;
     rotate_queries_and_keys(p.window_q, p.window_k, positions, settings_.rotary);
@@ -349,7 +353,9 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   bool learns_score_ = false;
   int64_t latents_;  // per head; 0: R-SWA, the window alone with q and k from the source
   std::shared_ptr<Source> source_;
-  std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_, o_;
+  std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_;
+  std::optional<OutputProjection> o_;
+  std::optional<HeadNorms> norms_;
   Tensor window_logit_;  // [H], in units of kLogitUnit
   // [2 Hkv,D], [2 Hkv]: learned scores; per head one for lasting and one for fading pairs
   Tensor score_weight_, score_bias_;

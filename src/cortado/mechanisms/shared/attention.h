@@ -8,11 +8,10 @@ namespace cortado {
 
 // The options of window attention that a layer fixes by its settings; the others change from call to call.
 struct AttentionSettings : ProjectionSettings, WindowAttentionOptions {
-  // Reads the settings of the projections, their norms and gate, "softcap" and "scale". sliding_window reads "window".
+  // Reads the settings of the projections, "softcap" and "scale". sliding_window reads "window".
   static AttentionSettings read(JsonReader& settings, const MixerContext& context) {
     AttentionSettings read{ProjectionSettings::read(settings, context), {}};
     read_scores(settings, read);
-    read.read_norms_and_gate(settings);
     read.causal = context.causal;
     return read;
   }

@@ -52,17 +52,23 @@ inline Rotary read_angles(JsonReader& settings, const MixerContext& context) {
   return {theta, own ? RotaryScaling::from_json(json, settings.place() + ".rope_scaling") : context.rope_scaling};
 }
 
-// Reads "rotary", "rope_theta" and "rope_scaling"; nullopt without rotary positions. `channels` is how many of a head's
-// channels are rotated; default: all.
+// Reads "rotary", "rotary_fraction", "rope_theta" and "rope_scaling"; nullopt without rotary positions. `head_dim` 0:
+// the mixer has nothing to rotate.
 inline std::optional<Rotary> read_rotary(JsonReader& settings, const MixerContext& context, int64_t head_dim,
-                                         bool fallback, std::optional<int64_t> channels = {}) {
+                                         bool fallback) {
   const bool rotary = settings.boolean("rotary", fallback);
-  settings.fail_if(rotary && head_dim % 2 != 0, "rotary positions need an even head size, got ", head_dim);
+  const double fraction = settings.number("rotary_fraction", 0.0, 1.0, 1.0);
   Rotary angles = read_angles(settings, context);
   if (!rotary) return std::nullopt;
-  const int64_t given = angles.scaling.listed(), needed = channels.value_or(head_dim) / 2;
-  settings.fail_if(given > 0 && needed > 0 && given != needed, "a head has ", needed,
-                   " rotary frequencies, \"rope_scaling\" has ", given, " factors");
+  settings.fail_if(head_dim % 2 != 0 && fraction == 1, "rotary positions need an even head size, got ", head_dim);
+  if (head_dim == 0) return angles;
+  const auto channels = static_cast<int64_t>(fraction * static_cast<double>(head_dim));
+  settings.fail_if(channels < 2 || channels % 2 != 0, "rotary_fraction ", fraction, " of head_dim (", head_dim, ") is ",
+                   channels, " channels, which cannot be turned in pairs");
+  if (channels < head_dim) angles.channels = channels;
+  const int64_t given = angles.scaling.listed(), needed = channels / 2;
+  settings.fail_if(given > 0 && given != needed, "a head has ", needed, " rotary frequencies, \"rope_scaling\" has ",
+                   given, " factors");
   return angles;
 }
 

@@ -10,29 +10,22 @@ namespace cortado {
 
 struct ProjectionSettings {
   int64_t heads, kv_heads, head_dim;
-  std::optional<Rotary> rotary;            // nullopt: no rotary positions
-  std::optional<int64_t> rotary_dim = {};  // rotated channels per head, the first ones; nullopt: all
-  bool bias = false;                       // of q, k and v
-  bool output_bias = false;                // of o
-  std::optional<double> qk_norm = {};      // epsilon of an RMSNorm over each head of q and k; nullopt: no norms
-  bool output_gate = false;                // multiplies each head's output by σ(W_g x) before o
-  int64_t taps = 0;                        // of a short convolution after each of q, k and v; 0: none
-  bool taps_identity = false;              // the convolution starts as the identity
+  std::optional<Rotary> rotary;        // nullopt: no rotary positions
+  bool bias = false;                   // of q, k and v
+  bool output_bias = false;            // of o
+  std::optional<double> qk_norm = {};  // epsilon of an RMSNorm over each head of q and k; nullopt: no norms
+  bool output_gate = false;            // multiplies each head's output by σ(W_g x) before o
+  int64_t taps = 0;                    // of a short convolution after each of q, k and v; 0: none
+  bool taps_identity = false;          // the convolution starts as the identity
 
-  // Reads {"heads", "kv_heads", "head_dim", "rotary", "rope_theta", "rope_scaling", "rotary_fraction", "bias",
-  // "output_bias"}.
+  // Reads {"heads", "kv_heads", "head_dim", "bias", "output_bias", "qk_norm", "norm_eps", "output_gate"}, the last three
+  // named as in Qwen3-Next, and the rotary settings.
   static ProjectionSettings read(JsonReader& settings, const MixerContext& context) {
-    ProjectionSettings read = read_sizes(settings, context);
-    const double fraction = settings.number("rotary_fraction", 0.0, 1.0, 1.0);
-    read.rotary_dim = static_cast<int64_t>(fraction * static_cast<double>(read.head_dim));
-    read.rotary = read_rotary(settings, context, read.head_dim, context.rotary, read.rotary_dim);
-    settings.fail_if(read.rotary && (*read.rotary_dim < 2 || *read.rotary_dim % 2 != 0), "rotary_fraction ", fraction,
-                     " of head_dim (", read.head_dim, ") is ", *read.rotary_dim,
-                     " channels, which cannot be turned in pairs");
+    ProjectionSettings read = read_without_rotary(settings, context);
+    read.rotary = read_rotary(settings, context, read.head_dim, context.rotary);
     return read;
   }
-  // As read(), without the rotary settings.
-  static ProjectionSettings read_sizes(JsonReader& settings, const MixerContext& context) {
+  static ProjectionSettings read_without_rotary(JsonReader& settings, const MixerContext& context) {
     ProjectionSettings read{};
     read.heads = settings.integer("heads", 1, 65536, context.heads);
     read.kv_heads = settings.integer("kv_heads", 1, 65536, read.heads);
@@ -43,14 +36,11 @@ struct ProjectionSettings {
     read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
     read.bias = settings.boolean("bias", false);
     read.output_bias = settings.boolean("output_bias", read.bias);
+    if (settings.boolean("qk_norm", false)) read.qk_norm = settings.number("norm_eps", 0.0, 1.0, 1e-6);
+    read.output_gate = settings.boolean("output_gate", false);
     return read;
   }
 
-  // Reads {"qk_norm", "norm_eps", "output_gate"}, named as in Qwen3-Next.
-  void read_norms_and_gate(JsonReader& settings) {
-    if (settings.boolean("qk_norm", false)) qk_norm = settings.number("norm_eps", 0.0, 1.0, 1e-6);
-    output_gate = settings.boolean("output_gate", false);
-  }
   // Reads {"taps", "taps_start"}.
   void read_convolutions(JsonReader& settings) {
     taps = read_taps(settings);
@@ -61,22 +51,53 @@ struct ProjectionSettings {
   int64_t kv_width() const { return kv_heads * head_dim; }
 };
 
+// RMSNorms "q_norm" and "k_norm" over each head of queries and keys, if the settings want them.
+class HeadNorms {
+ public:
+  HeadNorms(Module& layer, const ProjectionSettings& settings) {
+    if (!settings.qk_norm) return;
+    q_ = layer.register_module("q_norm", std::make_shared<RmsNorm>(settings.head_dim, *settings.qk_norm));
+    k_ = layer.register_module("k_norm", std::make_shared<RmsNorm>(settings.head_dim, *settings.qk_norm));
+  }
+
+  // Normalizes q [B,T,H,d] and k [B,T,Hkv,d] in place.
+  void normalize(Tensor& q, Tensor& k) const {
+    if (!q_) return;
+    q = q_->forward(q);
+    k = k_->forward(k);
+  }
+
+ private:
+  std::shared_ptr<RmsNorm> q_, k_;
+};
+
+// The output projection "o", after the output gate "gate" if the settings want one.
+class OutputProjection {
+ public:
+  OutputProjection(Module& layer, const ProjectionSettings& settings, int64_t dim)
+      : o_(layer.register_module("o", make_output_linear(settings.width(), dim, settings.output_bias))) {
+    if (settings.output_gate) gate_ = layer.register_module("gate", std::make_shared<Linear>(dim, settings.width()));
+  }
+
+  // mixed [B,T,H,d] and the layer's input x [B,T,D] -> [B,T,D].
+  Tensor forward(const Tensor& mixed, const Tensor& x) const {
+    const Tensor merged = merge_heads(mixed);
+    return o_->forward(gate_ ? merged * at::sigmoid(gate_->forward(x)) : merged);
+  }
+
+ private:
+  std::shared_ptr<Linear> o_, gate_;
+};
+
 // Query head i uses key head i·Hkv/H (rounded down).
 class ProjectedMixer : public Mixer {
  protected:
   ProjectedMixer(std::string name, const ProjectionSettings& settings, int64_t dim)
-      : Mixer(std::move(name)), projections_(settings) {
-    const auto map = [&](const std::string& name, int64_t width) {
-      return ConvolvedLinear::within(*this, name, dim, width, settings.taps, "none", settings.bias);
-    };
-    maps_ = {map("q", settings.width()), map("k", settings.kv_width()), map("v", settings.kv_width())};
-    if (settings.taps_identity) maps_.start_as_identity();
-    o_ = register_module("o", make_output_linear(settings.width(), dim, settings.output_bias));
-    if (settings.output_gate) gate_ = register_module("gate", std::make_shared<Linear>(dim, settings.width()));
-    if (!settings.qk_norm) return;
-    q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(settings.head_dim, *settings.qk_norm));
-    k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(settings.head_dim, *settings.qk_norm));
-  }
+      : Mixer(std::move(name)),
+        projections_(settings),
+        maps_(make_maps(settings, dim)),
+        o_(*this, settings, dim),
+        norms_(*this, settings) {}
 
   struct Projected {
     Tensor q, k, v;  // [B,T,H,d], [B,T,Hkv,d], [B,T,Hkv,d]; q and k rotated
@@ -98,12 +119,7 @@ class ProjectedMixer : public Mixer {
   Projected project(const Tensor& x, const Tensor& positions, const Linear& q, const Linear& k, const Linear& v) const {
     return in_heads(forward_all(x, {&q, &k, &v}), positions);
   }
-  Tensor output(const Tensor& mixed) const { return o_->forward(merge_heads(mixed)); }
-  // The output projection after the output gate, if there is one; x [B,T,D] is the layer's input.
-  Tensor output(const Tensor& mixed, const Tensor& x) const {
-    if (!gate_) return output(mixed);
-    return o_->forward(merge_heads(mixed) * at::sigmoid(gate_->forward(x)));
-  }
+  Tensor output(const Tensor& mixed, const Tensor& x) const { return o_.forward(mixed, x); }
 
   // The shape of one token's keys or values, [Hkv, d].
   std::vector<int64_t> pair_shape() const { return {projections_.kv_heads, projections_.head_dim}; }
@@ -117,20 +133,28 @@ class ProjectedMixer : public Mixer {
   const ProjectionSettings projections_;
 
  private:
+  ConvolvedQkv make_maps(const ProjectionSettings& settings, int64_t dim) {
+    const auto map = [&](const std::string& name, int64_t width) {
+      return ConvolvedLinear::within(*this, name, dim, width, settings.taps, "none", settings.bias);
+    };
+    ConvolvedQkv maps{map("q", settings.width()), map("k", settings.kv_width()), map("v", settings.kv_width())};
+    if (settings.taps_identity) maps.start_as_identity();
+    return maps;
+  }
   std::vector<Tensor> linear_maps(const Tensor& x) const {
     return forward_all(x, {&maps_.q.linear(), &maps_.k.linear(), &maps_.v.linear()});
   }
   Projected in_heads(const std::vector<Tensor>& all, const Tensor& positions) const {
     Projected p{split_heads(all[0], projections_.heads), split_heads(all[1], projections_.kv_heads),
                 split_heads(all[2], projections_.kv_heads)};
-    if (q_norm_) p = {q_norm_->forward(p.q), k_norm_->forward(p.k), p.v};
-    rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary, projections_.rotary_dim);
+    norms_.normalize(p.q, p.k);
+    rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary);
     return p;
   }
 
   ConvolvedQkv maps_;
-  std::shared_ptr<Linear> o_, gate_;
-  std::shared_ptr<RmsNorm> q_norm_, k_norm_;
+  OutputProjection o_;
+  HeadNorms norms_;
 };
 
 }  // namespace cortado

@@ -22,8 +22,8 @@ class SoftmaxStudent {
   };
   virtual Lesson lesson(const Tensor& x) const = 0;
 
-  // The output projection, [B,T,H,d] -> [B,T,D].
-  virtual Tensor project_output(const Tensor& mixed) const = 0;
+  // The output projection and gate: mixed [B,T,H,d] and the layer's input x [B,T,D] -> [B,T,D].
+  virtual Tensor project_output(const Tensor& mixed, const Tensor& x) const = 0;
 
   // The shortest sequence for which its output differs from softmax attention's.
   virtual int64_t shortest_lesson() const { return 1; }

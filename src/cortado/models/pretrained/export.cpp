@@ -33,7 +33,7 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
   if (kind == kSlidingWindow.name) settings.window = reader.integer("window", 1, 1 << 30, 129);
   expect(!settings.output_gate, "gates after the attention");
   expect(settings.taps == 0, "short convolutions of queries, keys and values (\"taps\")");
-  expect(!settings.rotary || settings.rotary_dim == settings.head_dim, "rotary positions in a part of a head");
+  expect(!settings.rotary || !settings.rotary->channels, "rotary positions in a part of a head");
   expect(!settings.rotary || settings.rotary->scaling.type != RotaryScaling::Type::kFactors,
          "rotary positions stretched by a list of factors");
   return settings;

@@ -66,10 +66,9 @@ Tensor apply_rotary(const Tensor& x, const Tensor& positions, const Rotary& rota
   return rotate(x, rotary_table(positions, x.size(-1), rotary, wide_type(x)));
 }
 
-void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, const std::optional<Rotary>& rotary,
-                             std::optional<int64_t> channels) {
+void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, const std::optional<Rotary>& rotary) {
   if (!rotary) return;
-  const int64_t turned = channels.value_or(q.size(-1));
+  const int64_t turned = rotary->channels_of(q.size(-1));
   const auto [queries, keys] = choose(
       "rotary of queries and keys", q,
       on_gpu(
@@ -80,7 +79,7 @@ void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, cons
                 {positions, rotary_frequencies(turned, *rotary, positions.device()), rotary->scaling.attention_factor});
           }),
       otherwise("rotary", [&]() -> window::Turned {
-        const RotaryTable table = rotary_table(positions, turned, *rotary, wide_type(q));
+        const RotaryTable table = rotary_table(positions, q.size(-1), *rotary, wide_type(q));
         return {rotate(q, table), rotate(k, table)};
       }));
   q = queries;

@@ -63,10 +63,10 @@ Tensor different_rows(const Tensor& positions) {
   return same ? positions.narrow(0, 0, 1) : positions;
 }
 
-RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
+RotaryTable make_table(const Tensor& positions, int64_t channels, const Rotary& rotary, at::ScalarType type) {
   const Tensor rows = different_rows(positions);
   const auto wide = rows.options().dtype(at::kDouble);
-  const Tensor angles = rows.unsqueeze(-1).unsqueeze(-1) * rotary_frequencies(head_dim, rotary, rows.device());
+  const Tensor angles = rows.unsqueeze(-1).unsqueeze(-1) * rotary_frequencies(channels, rotary, rows.device());
   const double factor = rotary.scaling.attention_factor;
   const auto narrowed = [&](Tensor& (*function)(Tensor&, const Tensor&)) {  // in one kernel
     Tensor result = at::empty(angles.sizes(), wide.dtype(type));
@@ -80,13 +80,13 @@ RotaryTable make_table(const Tensor& positions, int64_t head_dim, const Rotary& 
 // would wait for all work in progress.
 struct LastTable {
   Tensor positions;
-  int64_t head_dim = 0;
+  int64_t channels = 0;
   at::ScalarType type = at::kFloat;
   Rotary rotary = 1e4;
   RotaryTable table;
 
   bool serves(const Tensor& wanted, int64_t size, const Rotary& angles, at::ScalarType kind) const {
-    return positions.defined() && size == head_dim && kind == type && angles == rotary &&
+    return positions.defined() && size == channels && kind == type && angles == rotary &&
            positions.sizes() == wanted.sizes() && at::equal(positions, wanted);
   }
 };
@@ -111,15 +111,16 @@ Tensor rotary_frequencies(int64_t channels, const Rotary& rotary, at::Device dev
 }
 
 RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary, at::ScalarType type) {
-  fail_input_if(head_dim < 2 || head_dim % 2 != 0, "[rotary] the head size must be even, got ", head_dim);
+  const int64_t channels = rotary.channels_of(head_dim);
+  fail_input_if(channels < 2 || channels % 2 != 0, "[rotary] the head size must be even, got ", channels);
   const bool kept = positions.is_cpu() && positions.stride(0) != 0 &&
-                    positions.numel() <= kMostKeptAngles / (head_dim / 2);  // else every layer computes it
-  if (!kept) return make_table(positions, head_dim, rotary, type);
+                    positions.numel() <= kMostKeptAngles / (channels / 2);  // else every layer computes it
+  if (!kept) return make_table(positions, channels, rotary, type);
   thread_local LastTable last;
-  if (!last.serves(positions, head_dim, rotary, type)) {
+  if (!last.serves(positions, channels, rotary, type)) {
     const c10::InferenceMode ordinary(false);  // usable by callers in any mode
     const at::NoGradGuard no_grad;
-    last = {positions.clone(), head_dim, type, rotary, make_table(positions, head_dim, rotary, type)};
+    last = {positions.clone(), channels, type, rotary, make_table(positions, channels, rotary, type)};
   }
   return last.table;
 }

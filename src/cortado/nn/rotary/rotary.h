@@ -1,6 +1,7 @@
 // Positions: rotary (RoPE), the half-split form of Llama, and sinusoidal.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "cortado/base/json.h"
@@ -65,37 +66,38 @@ std::optional<RotaryScaling> llama3_scaling(const std::vector<double>& factors, 
 struct Rotary {
   double theta;
   RotaryScaling scaling;
+  std::optional<int64_t> channels = {};  // K, the rotated channels of a head, its first ones; nullopt: all
 
   Rotary(double base, RotaryScaling stretched = {})  // NOLINT: a number is a theta
       : theta(base), scaling(std::move(stretched)) {}
   bool operator==(const Rotary&) const = default;
+  int64_t channels_of(int64_t head_dim) const { return channels.value_or(head_dim); }
 };
 
 // Returns the frequencies of K/2 pairs of channels, float64 [K/2] on the device.
 Tensor rotary_frequencies(int64_t channels, const Rotary& rotary, at::Device device);
 
-// cos and sin of position · frequency i, i < K/2, times the attention factor: [B|1, T, 1, K/2]. The angles are computed in float64, so that they
-// are as accurate at position 10^6 as at 10; the tables are float32 (float64 if the rotated tensors are).
+// cos and sin of position · frequency i, i < K/2, times the attention factor: [B|1, T, 1, K/2]. The angles are computed
+// in float64, so that they are as accurate at position 10^6 as at 10; the tables are float32 (float64 if the rotated
+// tensors are).
 struct RotaryTable {
   Tensor cos;
   Tensor sin;
 };
 
-// positions int64 [B, T]. InputError: head_dim = K is odd or not positive.
+// positions int64 [B, T]. InputError: K is odd or not positive.
 RotaryTable rotary_table(const Tensor& positions, int64_t head_dim, const Rotary& rotary,
                          at::ScalarType type = at::kFloat);
 
 // Rotates channels i and i + K/2 of x [B, T, H, K] by angle i: with x_1, x_2 the halves of x, y = [x_1 cos - x_2 sin,
-// x_2 cos + x_1 sin], times the attention factor that is in the table. Computed in the table's type, returned in x's. With a table of K' < K channels only the first K'
-// are rotated, and the others are copied.
+// x_2 cos + x_1 sin], times the attention factor that is in the table. Computed in the table's type, returned in x's.
+// Channels beyond the table's K are copied.
 Tensor rotate(const Tensor& x, const RotaryTable& table);
 
 // rotary_table and rotate in one call. If several tensors share the positions, compute the table once instead.
 Tensor apply_rotary(const Tensor& x, const Tensor& positions, const Rotary& rotary);
-// Rotates queries and keys [B,T,·,K] in place with one table; does nothing if `rotary` is empty. `channels`: rotate
-// only the first so many (default: all).
-void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, const std::optional<Rotary>& rotary,
-                             std::optional<int64_t> channels = {});
+// Rotates queries and keys [B,T,·,K] in place with one table; does nothing if `rotary` is empty.
+void rotate_queries_and_keys(Tensor& q, Tensor& k, const Tensor& positions, const std::optional<Rotary>& rotary);
 
 // Absolute positions to be added to the embeddings: interleaved sines and cosines, p_t[2i] = sin(t/10^(4·2i/D)) and
 // p_t[2i+1] = cos(t/10^(4·2i/D)). positions int64 [B, T] -> [B|1, T, D] in `type`. An odd D ends on a sine. (Learned
