@@ -299,7 +299,6 @@ inline void set_constants(Job& job) {
   fill(job.y, tile, 0);
   fill(job.w, kTokens * job.values, 0);
   fill(job.through, job.keys, 1);
-  for (float* part : {job.enter, job.leave}) fill(part, tile, 1);
   fill(job.a, tile + job.keys, 1);
   pair_decays(job, job.a);
 }
