@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import tempfile
 import typing
 
 import transformers
@@ -120,6 +121,24 @@ class CortadoTokenizer(transformers.PreTrainedTokenizer):
     def build_inputs_with_special_tokens(self, token_ids_0: list[int], token_ids_1: list[int] | None = None) -> list[int]:
         return [*self.own.prefix, *token_ids_0, *(token_ids_1 or [])]
 
+    def as_fast(self) -> transformers.PreTrainedTokenizerFast | None:
+        """Returns this tokenizer as transformers' own, which is faster and knows each token's place in the text.
+
+        It has the special tokens, sides and chat template of this one.
+
+        Returns:
+            The tokenizer; None if it is not a byte-pair encoding, or one that tokenizer.json cannot express.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                if not self.own.export(folder):
+                    return None
+            except ValueError:
+                return None
+            roles = {role: str(token) for role, token in self._special_tokens_map.items() if token is not None}
+            others = {name: getattr(self, name) for name in _OTHERS}
+            return transformers.PreTrainedTokenizerFast.from_pretrained(folder, **roles, **others, name_or_path=self.name_or_path)
+
     def save_pretrained(self, save_directory: str | os.PathLike[str], legacy_format: bool | None = None,
                         filename_prefix: str | None = None, push_to_hub: bool = False,
                         **options: typing.Any) -> tuple[str, ...]:  # fmt: skip
@@ -149,3 +168,12 @@ class CortadoTokenizer(transformers.PreTrainedTokenizer):
         saved = json.loads((folder / _FILE).read_text()) if (folder / _FILE).is_file() else {}
         kept = {name: value for name, value in {**saved, **options}.items() if name in known}
         return cls(folder / "tokenizer", name_or_path=str(folder), **kept)
+
+
+class FastIfPossible:
+    """What AutoTokenizer opens a run's folder with: transformers' own tokenizer, or CortadoTokenizer."""
+
+    @classmethod
+    def from_pretrained(cls, *arguments: typing.Any, **options: typing.Any) -> transformers.PreTrainedTokenizerBase:
+        own: CortadoTokenizer = CortadoTokenizer.from_pretrained(*arguments, **options)
+        return own.as_fast() or own

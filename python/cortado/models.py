@@ -436,6 +436,20 @@ class Tokenizer:
         """Tokens that a whole text begins with."""
         return list(self._own.prefix())
 
+    def export(self, folder: str | os.PathLike[str]) -> bool:
+        """Writes the tokenizer.json of Hugging Face's libraries, tokenizer_config.json and generation_config.json.
+
+        Args:
+            folder: An existing folder.
+
+        Returns:
+            False, and nothing is written, if the tokenizer is not a byte-pair encoding.
+
+        Raises:
+            ValueError: The format cannot express a step of the tokenizer.
+        """
+        return bool(checked(self._own.export_to, str(folder)))
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Copies the tokenizer's files into a folder."""
         if self.folder.resolve() != pathlib.Path(folder).resolve():

@@ -22,7 +22,7 @@ from cortado import models
 from cortado._decoder import ModelState
 from cortado._packing import Packing, packing_of
 from cortado._parts import checked
-from cortado._tokenizer import CortadoTokenizer
+from cortado._tokenizer import CortadoTokenizer, FastIfPossible
 
 _TOLD = ("cortado", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "final_logit_softcapping")
 _OURS = ("model_type", "architectures", "transformers")  # keys of config.json that the program does not have
@@ -106,6 +106,33 @@ class CortadoCache(Cache):
         """Returns the number of tokens that were read."""
         return self.length
 
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """Returns -1: a state has no largest number of tokens."""
+        return -1
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Returns the tokens that a mask covers, those that were read and the new ones, and 0."""
+        return self.length + query_length, 0
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        """Returns whether tokens were read."""
+        return self.state is not None
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether tokens were read."""
+        return self.state is not None
+
+    @property
+    def is_croppable(self) -> bool:
+        """False: see crop()."""
+        return False
+
+    @property
+    def batch_size(self) -> int:
+        """Number of sequences; -1 before the first token."""
+        return next((len(t) for part in self.state or [] for t in part.values()), -1)
+
     def bytes(self) -> int:
         """Returns the bytes of the state."""
         return sum(t.numel() * t.element_size() for part in self.state or [] for t in part.values())
@@ -127,8 +154,17 @@ class CortadoCache(Cache):
         self.state, self.length = None, 0
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Raises ValueError: a state cannot forget its last tokens."""
+        """Raises ValueError, except for 0 tokens: a state cannot forget its last tokens."""
+        if tokens_to_remove == 0:
+            return
         raise ValueError("[cache] a state of one size cannot forget its last tokens: keep a copy of it from before them")
+
+    def _no_keys(self, *_: typing.Any, **__: typing.Any) -> typing.Any:
+        """Raises ValueError: the model updates its state itself."""
+        raise ValueError("[cache] the cache of a cortado model is its state, which has no keys and values of transformers' form")
+
+    update = update_conv_state = update_recurrent_state = get_conv_state = get_recurrent_state = early_initialization = _no_keys
+    offload = prefetch = activate_past_recording = _no_keys
 
     @property
     def is_compileable(self) -> bool:
@@ -398,4 +434,4 @@ def _device(place: typing.Any) -> torch.device:
 
 transformers.AutoConfig.register("cortado", CortadoConfig)
 transformers.AutoModelForCausalLM.register(CortadoConfig, CortadoForCausalLM)
-transformers.AutoTokenizer.register(CortadoConfig, tokenizer_class=CortadoTokenizer)
+transformers.AutoTokenizer.register(CortadoConfig, tokenizer_class=FastIfPossible, slow_tokenizer_class=CortadoTokenizer)

@@ -70,6 +70,27 @@ def test_what_is_changed_is_kept(tmp_path):
     assert given.pad_token == "</s>" and given.padding_side == "right" and given.eos_token == "<s>"
 
 
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_the_fast_tokenizer_is_the_same(tmp_path, scheme):
+    """AutoTokenizer opens a run's byte pairs as transformers' own tokenizer, which also tells where tokens lie."""
+    _, ours = imported(tmp_path, scheme)
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"model_type": "cortado"}))
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert fast.is_fast and not isinstance(fast, CortadoTokenizer)
+    for text in TEXTS:
+        expected = ours(text)["input_ids"]
+        assert fast(text)["input_ids"] == expected and fast.decode(expected) == ours.decode(expected), text
+    assert fast(TEXTS[:3], padding=True)["input_ids"] == ours(TEXTS[:3], padding=True)["input_ids"]
+    for name in ("pad_token_id", "eos_token_id", "bos_token_id", "unk_token_id", "chat_template", "padding_side"):
+        assert getattr(fast, name) == getattr(ours, name), name
+    assert fast("the king", add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"][-1][1] == 8
+    given = transformers.AutoTokenizer.from_pretrained(tmp_path / "run", padding_side="left", pad_token="<unk>")
+    assert given.padding_side == "left" and given.pad_token == "<unk>"
+    given.save_pretrained(tmp_path / "saved")
+    again = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "saved")
+    assert again(TEXTS[0])["input_ids"] == fast(TEXTS[0])["input_ids"] and again.pad_token == "<unk>"
+
+
 REFUSED = [
     (lambda it, _: it.add_tokens(["<new>"]), ValueError, "no token '<new>'"),
     (lambda it, _: it.add_tokens([next(piece for piece, number in it.get_vocab().items() if it.own.encode(piece) != [number])]), ValueError, "read as one"),

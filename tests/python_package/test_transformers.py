@@ -15,7 +15,7 @@ import cortado.models
 import cortado.nn
 import cortado.transformers
 from cortado.models import load as cortado_load
-from cortado.transformers import CortadoConfig, CortadoForCausalLM, CortadoTokenizer
+from cortado.transformers import CortadoCache, CortadoConfig, CortadoForCausalLM, CortadoTokenizer
 
 PROMPTS = ["The king shall live", "And", "What is the news"]
 MIXERS = [{"mixer": "macchiato", "latents": 8, "window": 9}, {"mixer": "softmax"}, {"mixer": "gla"}, {"mixer": "lolcats", "window": 8}]
@@ -388,6 +388,27 @@ metric_list: [{{metric: byte_perplexity}}]
         total += torch.nn.functional.cross_entropy(logits_of(model, tokens)[0, :-1], tokens[0, 1:], reduction="sum").item()
     expected = torch.tensor(total / sum(len(text) for text in texts)).exp().item()
     assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_cache_answers_as_those_of_transformers(opened):
+    model, tokenizer = opened
+    tokens = tokenizer([PROMPTS[0]] * 2, return_tensors="pt")["input_ids"]
+    cache = CortadoCache()
+    assert not cache.has_previous_state() and not cache.is_initialized and cache.batch_size == -1 and cache.get_seq_length() == 0
+    logits_of(model, tokens[:, :7], past_key_values=cache)
+    assert cache.has_previous_state(0) and cache.is_initialized and cache.batch_size == 2
+    assert cache.get_seq_length() == cache.get_query_offset() == 7 and cache.get_mask_sizes(3, 0) == (10, 0) and cache.get_max_length() == -1
+    assert not cache.is_croppable and not cache.is_compileable
+    cache.crop(0)
+    kept = copy.deepcopy(cache)  # a prefix that several texts share
+    followed = [logits_of(model, tokens[:, 7:], past_key_values=it) for it in (cache, kept)]
+    assert torch.equal(*followed)
+    torch.testing.assert_close(followed[0], logits_of(model, tokens)[:, 7:], rtol=1e-4, atol=1e-4)
+    for call in (lambda: cache.update(None, None, 0), lambda: cache.update_recurrent_state(None, 0), lambda: cache.activate_past_recording()):
+        with pytest.raises(ValueError, match="state"):
+            call()
+    cache.reset()
+    assert not cache.has_previous_state()
 
 
 def test_what_is_wrong_is_said(run, tmp_path):
