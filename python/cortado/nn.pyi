@@ -167,6 +167,81 @@ class SlidingWindow(Mixer):
     ) -> None: ...
 
 
+class Mla(Mixer):
+    """mla: softmax attention. DeepSeek-V2 (2024) §2.1; Kimi Linear (Moonshot AI 2025).
+
+        o_t = sum_{s<=t} softmax_s(q_t.[W_k c_s, p_s]) W_v c_s, c_s = RMSNorm(W_c x_s)
+
+    Forms: causal and bidirectional. State per layer, in numbers: T (R + P).
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads per layer.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        rank (int from 1 to 65536): Channels R of a token's latent, from which all heads' keys and values come.
+            Unless given, 4 dim / heads. Default: set by the sizes: 64 for dim=64 and heads=4.
+        q_rank (int from 1 to 65536, or None): Channels of a latent for queries. Unless given, queries come from
+            the input. Default: None.
+        head_dim (int from 1 to 65536): Channels per head of keys that come from the latent. Unless given, dim /
+            heads. Default: set by the sizes: 16 for dim=64 and heads=4.
+        shared_dim (int from 0 to 65536): Channels of the key that all heads share, the part that is rotated.
+            Unless given, about half of dim / heads. Default: set by the sizes: 8 for dim=64 and heads=4.
+        value_head_dim (int from 1 to 65536): Channels per head of values. Unless given, head_dim. Default: set by
+            the sizes: 16 for dim=64 and heads=4.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
+        rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
+            config. Unless given, the model's. Default: None.
+        scale (float from 1e-09 to 1e+09, or None): Factor of the attention scores. Unless given, 1 /
+            sqrt(head_dim). Default: None.
+        softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
+            softcap). Unless given, no limit. Default: None.
+        norm_eps (float from 0 to 1): Epsilon of the latents' RMSNorms. Default: 1e-06.
+        bias (bool): Whether the maps to the latents have a bias. Default: False.
+        output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.Mla(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        rank: int | None = None,
+        q_rank: int | None = None,
+        head_dim: int | None = None,
+        shared_dim: int | None = None,
+        value_head_dim: int | None = None,
+        rotary: bool = False,
+        rotary_fraction: float = 1.0,
+        rope_theta: float = 10000.0,
+        rope_scaling: dict[str, Any] | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        norm_eps: float = 1e-06,
+        bias: bool = False,
+        output_bias: bool = False,
+    ) -> None: ...
+
+
 class Linear(Mixer):
     """linear: linear attention. linear-attention chapter; Latte-Macchiato eq. 4-5.
 

@@ -13,12 +13,13 @@ namespace cortado {
 extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
     kMamba2, kRwkv4, kRwkv4ChannelMix, kRwkv6, kDeltaNet, kGatedDeltaNet, kKda, kAbc, kGatedSlotAttention,
     kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kGriffin, kH3, kS5, kMega, kLuna, kLinformer,
-    kPerceiver;
+    kPerceiver, kMla;
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {
       &kSoftmax,             //
       &kSlidingWindow,       //
+      &kMla,                 //
       &kLinear,              //
       &kPerformer,           //
       &kLatte,               //
