@@ -1700,6 +1700,47 @@ class Griffin(Mixer):
     ) -> None: ...
 
 
+class GatedShortConv(Mixer):
+    """gated_short_conv: convolution. LFM2 (Liquid AI 2025).
+
+        o_t = W_o (c_t * conv(b * u)_t), with b, c and u linear in x
+
+    Forms: causal. State per layer, in numbers: (taps-1) D.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads per layer. A mechanism without heads ignores it.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        taps (int from 1 to 64): Tokens that the convolution sees. Default: 3.
+        bias (bool): Whether the convolution and both maps have a bias. Default: False.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.GatedShortConv(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        taps: int = 3,
+        bias: bool = False,
+    ) -> None: ...
+
+
 class H3(Mixer):
     """h3: state space. H3 (Fu et al. 2023) §3.1, algorithm 1.
 

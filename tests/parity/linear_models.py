@@ -19,6 +19,7 @@ MAMBA2 = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40
               mamba_chunk_size=4)  # fmt: skip
 GRANITE = dict(MAMBA2, rms_norm_eps=1e-2, shared_intermediate_size=28, layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
                embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.0625, logits_scaling=6.0)  # fmt: skip
+LFM2 = dict(num_attention_heads=4, num_key_value_heads=2, block_auto_adjust_ff_dim=False, intermediate_size=40, pad_token_id=None)
 JAMBA = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_state=5, attn_layer_period=2, attn_layer_offset=1)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
@@ -67,6 +68,11 @@ STATES = {
     "jamba_experts": (transformers.JambaForCausalLM, dict(
         JAMBA, num_experts=4, expert_layer_period=1, expert_layer_offset=0, num_hidden_layers=5, attn_layer_period=3, mamba_dt_rank=6,
         mamba_expand=3, mamba_d_conv=3, mamba_conv_bias=False, mamba_proj_bias=True, tie_word_embeddings=True)),
+    "lfm2": (transformers.Lfm2ForCausalLM, dict(LFM2, layer_types=["conv", "full_attention", "conv"])),
+    "lfm2_wide": (transformers.Lfm2ForCausalLM, dict(
+        {**LFM2, "block_auto_adjust_ff_dim": True}, block_ffn_dim_multiplier=1.3, block_multiple_of=16, full_attn_idxs=[0, 3], num_hidden_layers=5,
+        conv_bias=True, conv_L_cache=4, norm_eps=1e-2, tie_word_embeddings=False, num_key_value_heads=4,
+        rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
 }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 """`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, FalconMamba, RWKV-4, RecurrentGemma,
-Qwen3-Next, Qwen3.5, Bamba, Granite 4 and Jamba of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba and LFM2 of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import json
@@ -29,7 +29,8 @@ FLA = {
 NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": ["gated_delta_net"],
          "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
          "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
-         "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"]}  # fmt: skip
+         "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
+         "lfm2": ["gated_short_conv"]}  # fmt: skip
 
 
 def needs(name):
@@ -293,6 +294,8 @@ REFUSED = {
                          ("layer_types", ["mamba", "attention", "moe"]), ("residual_multiplier", 1e-9), ("num_attention_heads", 5)],
     "falcon_mamba": [("hidden_act", "gelu"), ("intermediate_size", 65), ("time_step_rank", "half")],
     "jamba": [("hidden_act", "gelu"), ("num_experts", 4), ("attn_layer_offset", 2), ("mamba_dt_rank", "half")],
+    "lfm2": [("layer_types", ["conv", "full_attention"]), ("layer_types", ["conv", "sliding_attention", "conv"]), ("num_attention_heads", 5),
+             ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}), ("conv_L_cache", 0), ("quantization_config", {"bits": 4})],
 }  # fmt: skip
 
 

@@ -12,8 +12,8 @@ namespace cortado {
 // Mechanisms without a header.
 extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
     kMamba2, kRwkv4, kRwkv4ChannelMix, kRwkv6, kDeltaNet, kGatedDeltaNet, kKda, kAbc, kGatedSlotAttention,
-    kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kGriffin, kH3, kS5, kMega, kLuna, kLinformer,
-    kPerceiver, kMla;
+    kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kGriffin, kGatedShortConv, kH3, kS5, kMega, kLuna,
+    kLinformer, kPerceiver, kMla;
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {
@@ -45,6 +45,7 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kExactChunked,        //
       &kLongformer,          //
       &kGriffin,             //
+      &kGatedShortConv,      //
       &kH3,                  //
       &kS5,                  //
       &kMega,                //

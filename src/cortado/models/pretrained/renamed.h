@@ -109,5 +109,6 @@ std::vector<Architecture> rwkv_architectures();
 std::vector<Architecture> recurrent_gemma_architectures();
 std::vector<Architecture> qwen3_next_architectures();
 std::vector<Architecture> qwen3_moe_architectures();
+std::vector<Architecture> lfm2_architectures();
 
 }  // namespace cortado
