@@ -4,6 +4,7 @@ import inspect
 
 import torch
 import transformers
+from transformers.models.olmo_hybrid import modeling_olmo_hybrid as olmo_hybrid
 from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
@@ -20,6 +21,7 @@ MAMBA2 = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40
 GRANITE = dict(MAMBA2, rms_norm_eps=1e-2, shared_intermediate_size=28, layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
                embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.0625, logits_scaling=6.0)  # fmt: skip
 LFM2 = dict(num_attention_heads=4, num_key_value_heads=2, block_auto_adjust_ff_dim=False, intermediate_size=40, pad_token_id=None)
+OLMO = dict(num_attention_heads=4, intermediate_size=40, pad_token_id=None)
 JAMBA = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_state=5, attn_layer_period=2, attn_layer_offset=1)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
@@ -73,6 +75,12 @@ STATES = {
         {**LFM2, "block_auto_adjust_ff_dim": True}, block_ffn_dim_multiplier=1.3, block_multiple_of=16, full_attn_idxs=[0, 3], num_hidden_layers=5,
         conv_bias=True, conv_L_cache=4, norm_eps=1e-2, tie_word_embeddings=False, num_key_value_heads=4,
         rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
+    "olmo_hybrid": (transformers.OlmoHybridForCausalLM, dict(OLMO, rope_parameters={"rope_type": "default", "rope_theta": None})),
+    "olmo_hybrid_wide": (transformers.OlmoHybridForCausalLM, dict(
+        OLMO, layer_types=["full_attention", "linear_attention", "full_attention"], num_key_value_heads=2, linear_num_key_heads=2,
+        linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10, linear_conv_kernel_dim=3, linear_allow_neg_eigval=False,
+        rms_norm_eps=1e-2, attention_bias=True, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
 }  # fmt: skip
 
 
@@ -95,7 +103,7 @@ def random_weights(model):
 
 def model_of(name, monkeypatch):
     """The model of STATES, with random weights. A model of images and texts has its sizes in its text_config."""
-    for module in (qwen3_next, qwen3_5, qwen3_5_moe):
+    for module in (qwen3_next, qwen3_5, qwen3_5_moe, olmo_hybrid):
         for rule in ("chunk", "recurrent"):  # transformers' own, where fla is installed as well
             place = f"torch_{rule}_gated_delta_rule"
             monkeypatch.setattr(module, place, inspect.unwrap(getattr(module, place)))

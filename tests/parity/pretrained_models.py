@@ -177,7 +177,33 @@ MODELS = {
     ),
 }
 # Families whose weights are not those of a Llama: imported, and not exported.
-EXPERTS = {
+OTHERS = {
+    "olmo2": (transformers.Olmo2ForCausalLM, None, {"initializer_range": 0.1}),
+    "olmo2_biased": (
+        transformers.Olmo2ForCausalLM,
+        None,
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "num_key_value_heads": 4,
+            "rms_norm_eps": 1e-2,
+            "tie_word_embeddings": True,
+            "rope_parameters": LLAMA3,
+        },
+    ),
+    "olmo3": (transformers.Olmo3ForCausalLM, None, {"sliding_window": 9, "num_hidden_layers": 5}),
+    "olmo3_stretched": (
+        transformers.Olmo3ForCausalLM,
+        None,
+        {
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 7,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 3e3},
+            },
+        },
+    ),
     "qwen3_moe": (
         transformers.Qwen3MoeForCausalLM,
         None,
@@ -187,7 +213,7 @@ EXPERTS = {
 
 
 def make_model(name):
-    kind, architecture, special = {**MODELS, **EXPERTS}[name]
+    kind, architecture, special = {**MODELS, **OTHERS}[name]
     torch.manual_seed(len(name))
     model = kind(kind.config_class(**{**SIZES, **special})).eval()
     with torch.no_grad():

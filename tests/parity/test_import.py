@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from gguf_files import read_llama, write_gguf
-from pretrained_models import EXPERTS, LLAMA3, MODELS, SIZES, YARN, longrope, make_model
+from pretrained_models import LLAMA3, MODELS, OTHERS, SIZES, YARN, longrope, make_model
 from quick import quick
 from until import wait_until
 
@@ -57,14 +57,14 @@ def check(model, ours, close, count=100):
     assert torch.equal(greedy(ours, tokens[:1, :20], count), written[:, 20:])
 
 
-@pytest.mark.parametrize("name", [*MODELS, *EXPERTS])
+@pytest.mark.parametrize("name", [*MODELS, *OTHERS])
 def test_a_hugging_face_folder(name, imported, language_model, close, tmp_path):
     model, _ = make_model(name)
     model.save_pretrained(tmp_path / "source")
     check(model, language_model(imported(tmp_path / "source"), "float32"), close)
 
 
-@pytest.mark.parametrize("name", ["mistral", "qwen3_sliding", "gemma", "gemma3_text", "smollm3_marked", "granite", "phi3_partly", "phi3_long", "qwen3_yarn", "seed_oss", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["mistral", "qwen3_sliding", "gemma", "gemma3_text", "smollm3_marked", "granite", "phi3_partly", "phi3_long", "qwen3_yarn", "seed_oss", "qwen3_moe", "olmo2", "olmo3"])
 def test_unequal_lengths_and_what_was_saved(name, imported, close, root, tmp_path, monkeypatch):
     """Texts of unequal lengths in one call; they go on from a saved state, in a model that was saved anew."""
     monkeypatch.syspath_prepend(root / "python")
@@ -117,7 +117,11 @@ STRETCHED = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     ("phi3", {"num_key_value_heads": 2}, ["qkv_proj", "expected 96 rows"]),
     ("phi3", {"intermediate_size": 81}, ["gate_up_proj"]),
     ("seed_oss", {"attention_out_bias": True}, ["o_proj.bias"]),
-    ("llama2", {"model_type": "olmo2"}, ["olmo2", "llama, mistral, qwen2, qwen3, smollm3", "gemma3_text", "phi3", "mamba"]),
+    ("olmo2", {"hidden_act": "gelu"}, ["gelu"]),
+    ("olmo2", {"rope_parameters": STRETCHED}, ["dynamic", "computed anew"]),
+    ("olmo3", {"layer_types": ["chunked_attention"] * 5}, ["layer_types", "sliding_attention"]),
+    ("olmo3", {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}}, ["sliding_attention"]),
+    ("llama2", {"model_type": "olmo1"}, ["olmo1", "llama, mistral, qwen2, qwen3, smollm3", "gemma3_text", "phi3", "mamba"]),
 ])  # fmt: skip
 def test_what_a_family_may_not_say(name, changes, words, refused, tmp_path):
     model, _ = make_model(name)
@@ -259,7 +263,7 @@ def test_the_context_chooses_longrope_s_factors(imported, language_model, close,
     assert "longrope" in refused("import", tmp_path / "plain", "--out", tmp_path / "none", "--context", 16)
 
 
-@pytest.mark.parametrize(("name", "words"), [("phi3_partly", "a part of a head"), ("qwen3_moe", "feed-forward other than")])
+@pytest.mark.parametrize(("name", "words"), [("phi3_partly", "a part of a head"), ("qwen3_moe", "feed-forward other than"), ("olmo2", "norms before their branches")])
 def test_what_is_not_exported(name, words, imported, refused, tmp_path):
     model, _ = make_model(name)
     model.save_pretrained(tmp_path / "source")

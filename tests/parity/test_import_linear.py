@@ -1,5 +1,5 @@
 """`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, FalconMamba, RWKV-4, RecurrentGemma,
-Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba and LFM2 of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2 and OLMo Hybrid of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import json
@@ -30,7 +30,7 @@ NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": 
          "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
          "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
          "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
-         "lfm2": ["gated_short_conv"]}  # fmt: skip
+         "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"]}  # fmt: skip
 
 
 def needs(name):
@@ -208,18 +208,30 @@ def check(model, folder, cortado, build, change=lambda _: None, **saving):
     return done.stdout
 
 
+def as_published(folder):
+    """Cuts OLMo Hybrid's convolutions into those of q, k and v. transformers writes three equal parts, whatever the widths."""
+    tensors = load_file(folder / "model.safetensors")
+    layers = [name.removesuffix("q_conv1d.weight") for name in tensors if name.endswith("q_conv1d.weight")]
+    for layer in layers:
+        joint = torch.cat([tensors[f"{layer}{it}_conv1d.weight"] for it in "qkv"])
+        parts = joint.split([tensors[f"{layer}{it}_proj.weight"].shape[0] for it in "qkv"])
+        tensors.update({f"{layer}{it}_conv1d.weight": part.contiguous() for it, part in zip("qkv", parts)})
+    if layers:
+        save_file(tensors, folder / "model.safetensors")
+
+
 @pytest.mark.parametrize("name", [needs(it) for it in STATES])
 def test_models_of_transformers(name, cortado, build, tmp_path, monkeypatch):
-    check(model_of(name, monkeypatch), tmp_path, cortado, build)
+    check(model_of(name, monkeypatch), tmp_path, cortado, build, as_published)
 
 
-@pytest.mark.parametrize("name", [needs(it) for it in ("qwen3_next_experts", "qwen3_5_moe", "granitemoehybrid_experts", "jamba_experts")])
-def test_experts_as_they_are_in_memory(name, cortado, build, tmp_path, monkeypatch):
-    """Reads experts as two three-dimensional tensors per layer, and layers that name their linear attention."""
+@pytest.mark.parametrize("name", [needs(it) for it in ("qwen3_next_experts", "qwen3_5_moe", "granitemoehybrid_experts", "jamba_experts", "olmo_hybrid_wide")])
+def test_tensors_as_they_are_in_memory(name, cortado, build, tmp_path, monkeypatch):
+    """Reads experts as two three-dimensional tensors per layer, layers that name their linear attention, and OLMo Hybrid's joint convolution."""
 
     def change(folder):
         shapes = {name: tensor.dim() for name, tensor in load_file(folder / "model.safetensors").items() if "experts." in name and "shared" not in name}
-        assert set(shapes.values()) == {3}
+        assert set(shapes.values()) == ({3} if name != "olmo_hybrid_wide" else set())
         text = (folder / "config.json").read_text()
         if name.startswith("qwen3"):
             assert text.count('"linear_attention"') == 3
@@ -296,6 +308,8 @@ REFUSED = {
     "jamba": [("hidden_act", "gelu"), ("num_experts", 4), ("attn_layer_offset", 2), ("mamba_dt_rank", "half")],
     "lfm2": [("layer_types", ["conv", "full_attention"]), ("layer_types", ["conv", "sliding_attention", "conv"]), ("num_attention_heads", 5),
              ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}), ("conv_L_cache", 0), ("quantization_config", {"bits": 4})],
+    "olmo_hybrid": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("layer_types", ["sliding_attention"] * 3),
+                    ("linear_num_key_heads", 3), ("num_attention_heads", 5), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
 }  # fmt: skip
 
 

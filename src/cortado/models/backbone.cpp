@@ -47,6 +47,13 @@ std::shared_ptr<TokenMap> make_feed_forward(const ModelConfig& config) {
   return std::make_shared<FeedForward>(options);
 }
 
+// Returns x + branch, x if branch is undefined, and its norm; without a norm the sum twice.
+NormedSum normed_sum(const std::shared_ptr<Norm>& norm, const Tensor& x, const Tensor& branch) {
+  if (norm) return norm->forward_of_sum(x, branch);
+  const Tensor sum = branch.defined() ? x + branch : x;
+  return {sum, sum};
+}
+
 double embedding_scale(const ModelConfig& config) {
   return config.embedding_scale.value_or(config.scaled_embedding ? std::sqrt(static_cast<double>(config.dim)) : 1.0);
 }
@@ -91,13 +98,14 @@ std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer
 
 Block::Block(const ModelConfig& config, int64_t layer)
     : Module("Block"), layer_(layer), layers_(static_cast<int64_t>(config.layers.size())), dropout_(config.dropout) {
-  mixer_norm_ = register_module("mixer_norm", make_norm(config));
+  const bool before = config.has_pre_norm(layer), after = config.has_post_norm(layer);
+  if (before) mixer_norm_ = register_module("mixer_norm", make_norm(config));
   mixer_ = register_module("mixer", make_layer_mixer(config, layer));
-  if (config.post_norm) mixer_post_norm_ = register_module("mixer_post_norm", make_norm(config));
-  if (config.feed_forward == FeedForwardKind::kNone) return;
-  feed_forward_norm_ = register_module("feed_forward_norm", make_norm(config));
+  if (after) mixer_post_norm_ = register_module("mixer_post_norm", make_norm(config));
+  if (!config.has_feed_forward(layer)) return;
+  if (before) feed_forward_norm_ = register_module("feed_forward_norm", make_norm(config));
   feed_forward_ = register_module("feed_forward", make_feed_forward(config));
-  if (config.post_norm) feed_forward_post_norm_ = register_module("feed_forward_post_norm", make_norm(config));
+  if (after) feed_forward_post_norm_ = register_module("feed_forward_post_norm", make_norm(config));
 }
 
 template <typename Mix>
@@ -106,11 +114,11 @@ Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) 
     if (post) branch = post->forward(branch);
     return batch.training ? at::dropout(branch, dropout_, true) : branch;
   };
-  const auto [stream, normed] = mixer_norm_->forward_of_sum(x, {});
+  const auto [stream, normed] = normed_sum(mixer_norm_, x, {});
   const Tensor branch = mix(normed);
   if (!branch.defined()) return {};
   if (!feed_forward_) return stream + ready(branch, mixer_post_norm_);
-  const auto [mixed, y] = feed_forward_norm_->forward_of_sum(stream, ready(branch, mixer_post_norm_));
+  const auto [mixed, y] = normed_sum(feed_forward_norm_, stream, ready(branch, mixer_post_norm_));
   if (feed_forward_post_norm_ || (batch.training && dropout_ > 0)) {
     return mixed + ready(feed_forward_->forward(y), feed_forward_post_norm_);
   }

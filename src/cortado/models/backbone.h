@@ -48,8 +48,8 @@ struct ModelState {
   static ModelState of_file(const TensorFile& file, const Backbone& model, NamedTensors* extra = nullptr);
 };
 
-// A residual block with pre-norm: x += dropout(mixer(norm x)); x += dropout(feed_forward(norm x)). With post_norm each
-// branch is normed once more before it is added. Without a feed-forward the second line is absent.
+// A residual block: x += dropout(mixer(norm x)); x += dropout(feed_forward(norm x)). With post_norm each branch is
+// normed before it is added; without pre_norm not before it. Without a feed-forward the second line is absent.
 class Block : public Module {
  public:
   // `layer` is the block's number, from 0.
@@ -69,7 +69,7 @@ class Block : public Module {
   Tensor forward_with(const Tensor& x, const Batch& batch, const Mix& mix) const;
 
   int64_t layer_, layers_;
-  std::shared_ptr<Norm> mixer_norm_, mixer_post_norm_;
+  std::shared_ptr<Norm> mixer_norm_, mixer_post_norm_;  // null: there is none
   std::shared_ptr<Mixer> mixer_;
   std::shared_ptr<Norm> feed_forward_norm_, feed_forward_post_norm_;
   std::shared_ptr<TokenMap> feed_forward_;

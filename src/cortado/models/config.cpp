@@ -25,32 +25,48 @@ const Words<HeadKind> kHeads = {
     {"language", HeadKind::kLanguage}, {"classes", HeadKind::kClasses}, {"pairs", HeadKind::kPairs}};
 const Words<Pooling> kPoolings = {{"mean", Pooling::kMean}, {"class", Pooling::kClass}};
 const Words<Activation> kGelus = {{"gelu_tanh", Activation::kGeluTanh}, {"gelu", Activation::kGelu}};
+const Words<Activation> kOfMlps = {
+    {"gelu_tanh", Activation::kGeluTanh}, {"gelu", Activation::kGelu}, {"relu2", Activation::kRelu2}};
 
 void check_mixer(const JsonReader& reader, const Json& mixer, const std::string& key) {
   reader.fail_if(!mixer.is_object() || !mixer.contains("mixer"), "\"", key,
                  "\" must be an object that names a mixer, like {\"mixer\": \"latte\"}, got ", mixer.dump());
 }
 
+struct LayerEntry {
+  Json mixer;
+  LayerChanges changes;
+};
+
+LayerChanges read_changes(JsonReader& entry) {
+  const auto optional = [&](const char* key) {
+    const bool there = entry.has(key), value = entry.boolean(key, false);
+    return there ? std::optional(value) : std::nullopt;
+  };
+  return {optional("pre_norm"), optional("post_norm"), entry.boolean("feed_forward", true)};
+}
+
 // Expands a pattern [{"repeat": 3, "mixer": {...}}, ...], repeated `times` as a whole.
-std::vector<Json> expand_pattern(JsonReader& reader, const Json& pattern, int64_t times) {
-  std::vector<Json> once;
+std::vector<LayerEntry> expand_pattern(JsonReader& reader, const Json& pattern, int64_t times) {
+  std::vector<LayerEntry> once;
   for (size_t i = 0; i < pattern.size(); ++i) {
     JsonReader entry(pattern[i], concat(reader.place(), ".layers[", i, "]"));
     const int64_t repeat = entry.integer("repeat", 1, kManyLayers, 1);
     const Json mixer = entry.object("mixer");
     check_mixer(entry, mixer, "mixer");
+    const LayerChanges changes = read_changes(entry);
     entry.finish();
-    once.insert(once.end(), repeat, mixer);
+    once.insert(once.end(), repeat, {mixer, changes});
     if (once.size() > kManyLayers) break;
   }
   const auto total = static_cast<int64_t>(once.size()) * times;
   reader.fail_if(total < 1 || total > kManyLayers, "\"layers\" must give 1 to ", kManyLayers, " layers, got ", total);
-  std::vector<Json> layers;
+  std::vector<LayerEntry> layers;
   for (int64_t i = 0; i < times; ++i) layers.insert(layers.end(), once.begin(), once.end());
   return layers;
 }
 
-std::vector<Json> read_layers(JsonReader& reader) {
+std::vector<LayerEntry> read_layers(JsonReader& reader) {
   const Json layers = reader.any("layers");
   if (layers.is_array()) {
     if (reader.has("mixer")) reader.fail("\"mixer\" goes with a number of layers; a list names a mixer in each entry");
@@ -59,7 +75,7 @@ std::vector<Json> read_layers(JsonReader& reader) {
   const int64_t count = reader.integer("layers", 1, kManyLayers);
   const Json mixer = reader.object("mixer");
   check_mixer(reader, mixer, "mixer");
-  return std::vector<Json>(count, mixer);
+  return std::vector<LayerEntry>(count, {mixer, {}});
 }
 
 void expert_fields(JsonFields& json, ExpertChoice& experts) {
@@ -83,7 +99,7 @@ void feed_forward_fields(JsonFields& json, ModelConfig& config) {
   }
   json.integer("dim", config.feed_forward_dim, 1, kWide);
   json.boolean("bias", config.feed_forward_bias);
-  if (!swiglu) json.word("activation", config.feed_forward_activation, kGelus);
+  if (!swiglu) json.word("activation", config.feed_forward_activation, gated ? kGelus : kOfMlps);
   if (experts) expert_fields(json, config.experts);
 }
 
@@ -138,28 +154,43 @@ Json unread_object(JsonReader& reader, const std::string& key, const Json& absen
   return object;
 }
 
+// One entry of the list "layers".
+Json layer_to_json(const Json& mixer, const LayerChanges& changes) {
+  Json entry = {{"repeat", 1}, {"mixer", mixer}};
+  if (changes.pre_norm) entry["pre_norm"] = *changes.pre_norm;
+  if (changes.post_norm) entry["post_norm"] = *changes.post_norm;
+  if (!changes.feed_forward) entry["feed_forward"] = false;
+  return entry;
+}
+
 // Writes equal neighbours once, with "repeat".
-Json layers_to_json(const std::vector<Json>& layers) {
+Json layers_to_json(const ModelConfig& config) {
   Json list = Json::array();
-  for (const Json& mixer : layers) {
-    if (!list.empty() && list.back()["mixer"] == mixer) {
-      list.back()["repeat"] = list.back()["repeat"].get<int64_t>() + 1;
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    Json entry = layer_to_json(config.layers[i], config.changes_of(static_cast<int64_t>(i)));
+    if (!list.empty()) entry["repeat"] = list.back()["repeat"];
+    if (!list.empty() && list.back() == entry) {
+      list.back()["repeat"] = entry["repeat"].get<int64_t>() + 1;
     } else {
-      list.push_back({{"repeat", 1}, {"mixer", mixer}});
+      entry["repeat"] = 1;
+      list.push_back(std::move(entry));
     }
   }
   return list;
 }
 
-void layers_field(JsonFields& json, std::vector<Json>& layers) {
-  Json list = layers_to_json(layers);
-  const bool alike = list.size() == 1;
-  if (alike) list = static_cast<int64_t>(layers.size());
+void layers_field(JsonFields& json, ModelConfig& config) {
+  Json list = layers_to_json(config);
+  const bool alike = list.size() == 1 && config.changes.empty();
+  if (alike) list = static_cast<int64_t>(config.layers.size());
   json.field("layers", list, [&](JsonReader& reader) {
-    layers = read_layers(reader);
+    for (const LayerEntry& layer : read_layers(reader)) {
+      if (layer.changes != LayerChanges{}) config.changes[static_cast<int64_t>(config.layers.size())] = layer.changes;
+      config.layers.push_back(layer.mixer);
+    }
     return Json();
   });
-  if (!json.reading() && alike) json.field("mixer", layers.front(), [](JsonReader&) { return Json(); });
+  if (!json.reading() && alike) json.field("mixer", config.layers.front(), [](JsonReader&) { return Json(); });
 }
 
 void config_fields(JsonFields& json, ModelConfig& config) {
@@ -172,10 +203,12 @@ void config_fields(JsonFields& json, ModelConfig& config) {
   json.integer("heads", config.heads, 1, 65536);
   json.fail_if(config.dim % config.heads != 0, "\"dim\" = ", config.dim,
                " is not divisible by \"heads\" = ", config.heads);
-  layers_field(json, config.layers);
+  layers_field(json, config);
   json.word("norm", config.norm, kNorms);
   json.number("norm_eps", config.norm_eps, 0.0, 1.0);
   if (config.norm == NormKind::kLayer) json.boolean("norm_bias", config.norm_bias);
+  // Written only if it is not the default, so that files and hashes of older models do not change.
+  if (reading || !config.pre_norm) json.boolean("pre_norm", config.pre_norm);
   json.boolean("post_norm", config.post_norm);
   json.object("feed_forward", [&](JsonFields& inner) { feed_forward_fields(inner, config); });
   position_fields(json, config);
@@ -238,6 +271,11 @@ ModelConfig ModelConfig::from_json(const Json& json, const std::string& source_n
   }
   JsonFields::read(own, source_name, [&](JsonFields& all) { config_fields(all, config); });
   return config;
+}
+
+LayerChanges ModelConfig::changes_of(int64_t layer) const {
+  const auto found = changes.find(layer);
+  return found == changes.end() ? LayerChanges{} : found->second;
 }
 
 Json ModelConfig::to_json() const {

@@ -1,6 +1,7 @@
 // A model as data: sizes, norms, feed-forward, positions, and a list of layers that each name their mixer.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,10 +29,12 @@ inline constexpr const char* kModelType = "cortado";
 //   "dim": 128, "heads": 4,
 //   "layers": 4 with "mixer": {"mixer": "macchiato", ...settings}, or a list:
 //       [{"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer": {"mixer": "softmax"}}],
-//       the whole list repeated "repeat_layers" times
-//   "norm": "rms" | "layer", "norm_eps": 1e-6, "norm_bias": true (layer only), "post_norm": false,
+//       the whole list repeated "repeat_layers" times. An entry may have its own "pre_norm" and "post_norm", and
+//       "feed_forward": false.
+//   "norm": "rms" | "layer", "norm_eps": 1e-6, "norm_bias": true (layer only), "pre_norm": true, "post_norm": false,
 //   "feed_forward": {"type": "none" | "mlp" | "swiglu" | "geglu", "dim": 512, "bias": false,
-//                    "activation": "gelu_tanh" | "gelu" (mlp and geglu; gelu is the exact one, by erf)},
+//                    "activation": "gelu_tanh" | "gelu" (mlp and geglu; gelu is the exact one, by erf),
+//                    or "relu2" (mlp)},
 //       dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated ones; or
 //       {"type": "experts", "dim": each one's, "experts": 8, "per_token": 2, "normalized": true, "shared": 0,
 //        "shared_gate": true (with "shared"), "bias": false} (nn/experts.h): SwiGLUs, of which each token goes through some
@@ -55,16 +58,26 @@ struct HeadConfig {
   int64_t hidden = 0;  // width of a layer between the pooled vector and the classes; 0: none
 };
 
+// What one layer has other than its model says.
+struct LayerChanges {
+  std::optional<bool> pre_norm = {}, post_norm = {};
+  bool feed_forward = true;  // false: the layer is its mixer alone
+
+  bool operator==(const LayerChanges&) const = default;
+};
+
 struct ModelConfig {
   std::string name;
   int64_t vocabulary = 0;  // 0: not decided yet
   int64_t dim = 0;         // D
   int64_t heads = 1;
   std::vector<Json> layers;  // one mixer object per layer, patterns expanded: {"mixer": NAME, ...settings}
+  std::map<int64_t, LayerChanges> changes = {};  // by layer, of those that differ from the model
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
   bool norm_bias = true;   // LayerNorm only
-  bool post_norm = false;  // a second norm after each branch, before it is added (Gemma-2)
+  bool pre_norm = true;    // a norm before each branch
+  bool post_norm = false;  // a norm after each branch, before it is added (Gemma-2; OLMo-2, without pre_norm)
   FeedForwardKind feed_forward = FeedForwardKind::kSwiglu;
   int64_t feed_forward_dim = 0;
   bool feed_forward_bias = false;
@@ -91,6 +104,14 @@ struct ModelConfig {
   // Strict: throws InputError that names key, value and what is allowed (D not divisible by H, ...).
   static ModelConfig from_json(const Json& json, const std::string& source_name);
   Json to_json() const;  // from_json(to_json()) is the same model
+
+  // The layer's norms, and whether it has a feed-forward: the model's, but for the layer's changes.
+  bool has_pre_norm(int64_t layer) const { return changes_of(layer).pre_norm.value_or(pre_norm); }
+  bool has_post_norm(int64_t layer) const { return changes_of(layer).post_norm.value_or(post_norm); }
+  bool has_feed_forward(int64_t layer) const {
+    return feed_forward != FeedForwardKind::kNone && changes_of(layer).feed_forward;
+  }
+  LayerChanges changes_of(int64_t layer) const;
 
   // 16 hexadecimal digits that differ between configs whose weights or states do not fit each other.
   std::string architecture_hash() const;

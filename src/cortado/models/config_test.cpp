@@ -52,6 +52,24 @@ TEST(Config, ExpandsPatterns) {
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(config.layers[i]["mixer"], expected[i % 4]);
 }
 
+TEST(Config, LayersChangeWhatTheModelSays) {
+  const Json json = parse_json(R"({"dim": 8, "repeat_layers": 2, "post_norm": true, "layers": [
+      {"mixer": {"mixer": "linear"}}, {"repeat": 2, "mixer": {"mixer": "linear"}, "pre_norm": false},
+      {"mixer": {"mixer": "linear"}, "post_norm": false, "feed_forward": false}]})",
+                               "test");
+  const ModelConfig config = ModelConfig::from_json(json, "test");
+  ASSERT_EQ(config.layers.size(), 8u);
+  for (int64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(config.has_pre_norm(i), i % 4 == 0 || i % 4 == 3) << i;
+    EXPECT_EQ(config.has_post_norm(i), i % 4 != 3) << i;
+    EXPECT_EQ(config.has_feed_forward(i), i % 4 != 3) << i;
+  }
+  const Json written = config.to_json()["layers"];
+  ASSERT_EQ(written.size(), 6u) << written.dump();
+  EXPECT_EQ(written[1]["repeat"], 2);
+  EXPECT_FALSE(written[0].contains("pre_norm"));
+}
+
 TEST(Config, RoundTrips) {
   const std::vector<std::string> texts = {
       small().dump(),
@@ -66,7 +84,10 @@ TEST(Config, RoundTrips) {
       R"({"dim": 6, "layers": 1, "mixer": {"mixer": "softmax"}, "embedding": {"scale": 2.5, "norm": true},
           "feed_forward": {"type": "experts", "experts": 3, "per_token": 3, "normalized": false, "shared": 2}})",
       R"({"dim": 6, "layers": 1, "mixer": {"mixer": "softmax"},
-          "feed_forward": {"type": "experts", "experts": 3, "shared": 2, "shared_gate": false}})"};
+          "feed_forward": {"type": "experts", "experts": 3, "shared": 2, "shared_gate": false}})",
+      R"({"dim": 6, "layers": [{"mixer": {"mixer": "softmax"}, "pre_norm": true, "post_norm": false},
+          {"repeat": 2, "mixer": {"mixer": "softmax"}, "feed_forward": false}], "pre_norm": false, "post_norm": true,
+          "feed_forward": {"type": "mlp", "activation": "relu2"}})"};
   for (const std::string& text : texts) {
     const ModelConfig once = ModelConfig::from_json(parse_json(text, "test"), "test");
     const ModelConfig twice = ModelConfig::from_json(once.to_json(), "test");
@@ -95,6 +116,7 @@ TEST(Config, IsStrict) {
   expect_refused(with("mixer=latte"), "mixer");
   expect_refused(with("mixer={\"latents\": 3}"), "must be an object that names a mixer");
   expect_refused(with("norm=batch"), "norm");
+  expect_refused(with("feed_forward={\"type\": \"geglu\", \"activation\": \"relu2\"}"), "activation");
   expect_refused(with("norm_bias=true"), "norm_bias");  // RMSNorm has no bias
   expect_refused(with("feed_forward.dmi=3"), "[model.json.feed_forward]");
   expect_refused(with("feed_forward={\"type\": \"none\", \"dim\": 3}"), "dim");

@@ -8,10 +8,10 @@ namespace cortado {
 namespace {
 
 // The settings that softmax attention and all mechanisms on its weights share.
-constexpr const char* kProjections[] = {"heads",        "kv_heads",        "head_dim", "rotary",      "rope_theta",
-                                        "rope_scaling", "rotary_fraction", "bias",     "output_bias", "softcap",
-                                        "scale",        "qk_norm",         "norm_eps", "output_gate", "taps",
-                                        "taps_start"};
+constexpr const char* kProjections[] = {"heads",        "kv_heads",        "head_dim",     "rotary",      "rope_theta",
+                                        "rope_scaling", "rotary_fraction", "bias",         "output_bias", "softcap",
+                                        "scale",        "qk_norm",         "qk_norm_type", "norm_eps",    "output_gate",
+                                        "taps",         "taps_start"};
 
 // All mechanisms that can be a memory.
 std::vector<const Mechanism*> memories() {

@@ -10,10 +10,12 @@
 
 namespace cortado {
 
-enum class Activation { kGeluTanh, kGelu, kSilu };  // kGelu: x·Φ(x) by erf; kGeluTanh: the tanh approximation
+// kGelu: x·Φ(x) by erf; kGeluTanh: the tanh approximation; kRelu2: max(x, 0)²
+enum class Activation { kGeluTanh, kGelu, kSilu, kRelu2 };
 
 inline Tensor activate(const Tensor& x, Activation activation) {
   if (activation == Activation::kSilu) return at::silu(x);
+  if (activation == Activation::kRelu2) return at::relu(x).square();
   return at::gelu(x, activation == Activation::kGelu ? "none" : "tanh");
 }
 

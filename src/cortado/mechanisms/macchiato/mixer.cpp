@@ -355,7 +355,7 @@ class MacchiatoMixer : public Mixer, public SoftmaxStudent, public CacheStudent 
   std::shared_ptr<Source> source_;
   std::shared_ptr<Linear> latent_q_, latent_k_, window_q_, window_k_, v_;
   std::optional<OutputProjection> o_;
-  std::optional<HeadNorms> norms_;
+  std::optional<QkNorms> norms_;
   Tensor window_logit_;  // [H], in units of kLogitUnit
   // [2 Hkv,D], [2 Hkv]: learned scores; per head one for lasting and one for fading pairs
   Tensor score_weight_, score_bias_;

@@ -14,12 +14,13 @@ struct ProjectionSettings {
   bool bias = false;                   // of q, k and v
   bool output_bias = false;            // of o
   std::optional<double> qk_norm = {};  // epsilon of an RMSNorm over each head of q and k; nullopt: no norms
+  bool joint_qk_norm = false;          // these norms are over all heads together
   bool output_gate = false;            // multiplies each head's output by σ(W_g x) before o
   int64_t taps = 0;                    // of a short convolution after each of q, k and v; 0: none
   bool taps_identity = false;          // the convolution starts as the identity
 
-  // Reads {"heads", "kv_heads", "head_dim", "bias", "output_bias", "qk_norm", "norm_eps", "output_gate"}, the last three
-  // named as in Qwen3-Next, and the rotary settings.
+  // Reads {"heads", "kv_heads", "head_dim", "bias", "output_bias", "qk_norm", "qk_norm_type", "norm_eps",
+  // "output_gate"}, the last four named as in Qwen3-Next and MiniMax-M2, and the rotary settings.
   static ProjectionSettings read(JsonReader& settings, const MixerContext& context) {
     ProjectionSettings read = read_without_rotary(settings, context);
     read.rotary = read_rotary(settings, context, read.head_dim, context.rotary);
@@ -36,7 +37,10 @@ struct ProjectionSettings {
     read.head_dim = settings.integer("head_dim", 1, 65536, std::max<int64_t>(1, context.dim / read.heads));
     read.bias = settings.boolean("bias", false);
     read.output_bias = settings.boolean("output_bias", read.bias);
-    if (settings.boolean("qk_norm", false)) read.qk_norm = settings.number("norm_eps", 0.0, 1.0, 1e-6);
+    if (settings.boolean("qk_norm", false)) {
+      read.joint_qk_norm = settings.choice("qk_norm_type", {"per_head", "per_layer"}, "per_head") == "per_layer";
+      read.qk_norm = settings.number("norm_eps", 0.0, 1.0, 1e-6);
+    }
     read.output_gate = settings.boolean("output_gate", false);
     return read;
   }
@@ -51,23 +55,33 @@ struct ProjectionSettings {
   int64_t kv_width() const { return kv_heads * head_dim; }
 };
 
-// RMSNorms "q_norm" and "k_norm" over each head of queries and keys, if the settings want them.
-class HeadNorms {
+// RMSNorms "q_norm" and "k_norm" over each head of queries and keys, or over all heads together, if the settings want
+// them.
+class QkNorms {
  public:
-  HeadNorms(Module& layer, const ProjectionSettings& settings) {
+  QkNorms(Module& layer, const ProjectionSettings& settings) : joint_(settings.joint_qk_norm) {
     if (!settings.qk_norm) return;
-    q_ = layer.register_module("q_norm", std::make_shared<RmsNorm>(settings.head_dim, *settings.qk_norm));
-    k_ = layer.register_module("k_norm", std::make_shared<RmsNorm>(settings.head_dim, *settings.qk_norm));
+    const auto norm = [&](const char* name, int64_t width) {
+      return layer.register_module(
+          name, std::make_shared<RmsNorm>(joint_ ? width : settings.head_dim, *settings.qk_norm));
+    };
+    q_ = norm("q_norm", settings.width());
+    k_ = norm("k_norm", settings.kv_width());
   }
 
   // Normalizes q [B,T,H,d] and k [B,T,Hkv,d] in place.
   void normalize(Tensor& q, Tensor& k) const {
     if (!q_) return;
-    q = q_->forward(q);
-    k = k_->forward(k);
+    q = normalized(*q_, q);
+    k = normalized(*k_, k);
   }
 
  private:
+  Tensor normalized(const RmsNorm& norm, const Tensor& x) const {
+    return joint_ ? split_heads(norm.forward(merge_heads(x)), x.size(2)) : norm.forward(x);
+  }
+
+  bool joint_;
   std::shared_ptr<RmsNorm> q_, k_;
 };
 
@@ -154,7 +168,7 @@ class ProjectedMixer : public Mixer {
 
   ConvolvedQkv maps_;
   OutputProjection o_;
-  HeadNorms norms_;
+  QkNorms norms_;
 };
 
 }  // namespace cortado

@@ -42,7 +42,8 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
 // Whether two layers differ at most in windows and positions.
 bool is_same(const AttentionSettings& a, const AttentionSettings& b) {
   const auto key = [](const AttentionSettings& s) {
-    return std::tuple(s.heads, s.kv_heads, s.head_dim, s.bias, s.output_bias, s.softcap, s.scale, s.qk_norm);
+    return std::tuple(s.heads, s.kv_heads, s.head_dim, s.bias, s.output_bias, s.softcap, s.scale, s.qk_norm,
+                      s.joint_qk_norm);
   };
   return key(a) == key(b);
 }
@@ -138,6 +139,8 @@ const char* plain_type(const PretrainedDecoder& decoder) {
 }
 
 std::string type_of(const PretrainedDecoder& decoder) {
+  expect(decoder.model.pre_norm && decoder.model.changes.empty(), "layers without norms before their branches");
+  expect(!decoder.attention.joint_qk_norm, "norms of queries and keys over all heads together");
   if (decoder.gemma()) return gemma_type(decoder);
   const ModelConfig& model = decoder.model;
   expect(model.feed_forward == FeedForwardKind::kSwiglu, "feed-forward other than SwiGLU and GeGLU");

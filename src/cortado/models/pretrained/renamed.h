@@ -110,5 +110,6 @@ std::vector<Architecture> recurrent_gemma_architectures();
 std::vector<Architecture> qwen3_next_architectures();
 std::vector<Architecture> qwen3_moe_architectures();
 std::vector<Architecture> lfm2_architectures();
+std::vector<Architecture> olmo_architectures();
 
 }  // namespace cortado

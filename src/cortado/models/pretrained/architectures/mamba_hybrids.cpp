@@ -1,5 +1,6 @@
 // Bamba, Granite 4 (granitemoehybrid) and Jamba of transformers: Mamba-2 or, in Jamba, Mamba in most layers, softmax
 // attention in the others.
+#include "cortado/models/pretrained/architectures/attention.h"
 #include "cortado/models/pretrained/architectures/mamba.h"
 #include "cortado/models/pretrained/rope.h"
 
@@ -61,25 +62,6 @@ RenamedMixer read_mamba2_part(JsonReader& config, int64_t dim, double norm_eps) 
   if (config.any("mamba_d_head") != "auto") expect(config, "mamba_d_head", inner / sizes.heads);
   expect_free_steps(config);
   return mamba2_mixer(sizes, dim);
-}
-
-// `key_heads`: the number of key heads if the config names none; 0: as many as heads.
-RenamedMixer read_attention(JsonReader& config, int64_t dim, int64_t key_heads) {
-  const int64_t heads = config.integer("num_attention_heads", 1, kMostHeads, 32);
-  const bool all = config.says("num_key_value_heads") || key_heads == 0;
-  key_heads = config.integer("num_key_value_heads", 1, kMostHeads, all ? heads : key_heads);
-  config.fail_if(!config.has("head_dim") && dim % heads != 0, "hidden_size (", dim,
-                 ") is not divisible by num_attention_heads (", heads, ")");
-  config.fail_if(heads % key_heads != 0, "num_attention_heads (", heads, ") is not divisible by num_key_value_heads (",
-                 key_heads, ")");
-  const int64_t head = config.integer("head_dim", 1, 65536, std::max<int64_t>(1, dim / heads));
-  const bool bias = config.boolean("attention_bias", false);
-  RenamedMixer mixer({{"mixer", "softmax"}, {"heads", heads}, {"kv_heads", key_heads}, {"head_dim", head}});
-  if (bias) mixer.settings["bias"] = true;
-  mixer.linear("q", "q_proj", heads * head, dim, bias);
-  for (const char* name : {"k", "v"}) mixer.linear(name, concat(name, "_proj"), key_heads * head, dim, bias);
-  mixer.linear("o", "o_proj", dim, heads * head, bias);
-  return mixer;
 }
 
 void read_rotary(JsonReader& config, double usual_fraction, Hybrid& hybrid) {
