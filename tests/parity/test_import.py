@@ -343,7 +343,7 @@ def test_a_gguf_file_in_blocks(kind, imported, language_model, close, tmp_path):
     check(model, language_model(imported(tmp_path / "model.gguf"), "float32"), close)
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
 def test_every_bit_of_a_block(kind, language_model, tmp_path):
     """Random bytes are decoded as llama.cpp's own package decodes them."""
     kind = gguf.GGMLQuantizationType[kind]

@@ -158,6 +158,7 @@ GgufTensor read_tensor_info(const GgufFile& file, GgufCursor& cursor, uint64_t& 
 
 GgufFile::GgufFile(const std::string& path) : name_(path), map_(std::make_shared<const MappedFile>(path)) {
   parse(map_->text());
+  add_parts();
 }
 
 void GgufFile::parse(std::string_view bytes) {
@@ -254,6 +255,23 @@ std::vector<double> GgufFile::numbers(const std::string& key, bool whole) const 
     all.push_back(number.get<double>());
   }
   return all;
+}
+
+std::vector<bool> GgufFile::flags(const std::string& key) const {
+  const GgufValue& found = list(key);
+  std::vector<bool> all;
+  for (uint64_t i = 0; i < found.count; ++i) {
+    const Json flag = element(found, i);
+    fail_if(!flag.is_boolean(), "metadata ", printable(key), ": expected true or false");
+    all.push_back(flag.get<bool>());
+  }
+  return all;
+}
+
+Tensor GgufFile::read(const GgufTensor& tensor, int64_t index) {
+  const std::vector<int64_t> shape(tensor.shape.begin() + 1, tensor.shape.end());
+  const size_t size = tensor.bytes.size() / static_cast<size_t>(tensor.shape.front());
+  return decode_ggml(*tensor.type, shape, tensor.bytes.substr(static_cast<size_t>(index) * size, size));
 }
 
 bool is_gguf(const std::string& path) { return MappedFile(path).text().substr(0, kMagic.size()) == kMagic; }

@@ -61,11 +61,12 @@ struct GgufTensor {
   std::string_view bytes;
 };
 
-// A GGUF file. The constructor checks all of it: counts, lengths, offsets, types, duplicate names, and tensors that
+// A GGUF file, or a model that is split into several. The constructor checks all of it: counts, lengths, offsets, types, duplicate names, and tensors that
 // overlap or reach beyond the end. It throws an InputError of one line that names the file, and never allocates more
 // than the size of the file justifies.
 class GgufFile {
  public:
+  // `path` of a split model (NAME-00001-of-00003.gguf) is its first part; the tensors of all parts are there.
   explicit GgufFile(const std::string& path);
   // Reads from `bytes`, which must outlive this object; `name` is for messages.
   GgufFile(std::string_view bytes, std::string name) : name_(std::move(name)) { parse(bytes); }
@@ -79,11 +80,14 @@ class GgufFile {
   // type.
   std::vector<std::string_view> texts(const std::string& key) const;
   std::vector<double> numbers(const std::string& key, bool whole = false) const;
+  std::vector<bool> flags(const std::string& key) const;
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find(const std::string& name) const;
   // Decodes the tensor: plain numbers keep their type, blocks become float32. The result owns its memory.
   static Tensor read(const GgufTensor& tensor) { return decode_ggml(*tensor.type, tensor.shape, tensor.bytes); }
+  // Decodes the tensor at `index` of the first dimension.
+  static Tensor read(const GgufTensor& tensor, int64_t index);
 
   // Throws an InputError "[gguf] PATH ..." with the joined parts if `bad`.
   template <typename... Parts>
@@ -95,12 +99,15 @@ class GgufFile {
   void parse(std::string_view bytes);
   void parse_tensors(class GgufCursor& cursor, uint64_t count, std::string_view bytes);
   const GgufValue& list(const std::string& key) const;
+  void add_parts();
+  std::shared_ptr<const GgufFile> open_part(const std::string& path, int64_t number, int64_t count) const;
 
   std::string name_;
   std::shared_ptr<const MappedFile> map_;
   std::map<std::string, GgufValue> metadata_;
   std::vector<GgufTensor> tensors_;
-  std::map<std::string, size_t> places_;  // index into tensors_
+  std::map<std::string, size_t> places_;                // index into tensors_
+  std::vector<std::shared_ptr<const GgufFile>> parts_;  // the other files of a split model
 };
 
 // Whether the file begins with "GGUF". InputError if it is missing or unreadable.

@@ -113,7 +113,8 @@ TEST(Gguf, RefusesTensorsThatAreNotThere) {
   expect_refused(with({int64_t{1} << 40, int64_t{1} << 40}, 0, {}), "impossible size");
   expect_refused(with({1, 1, 1, 1, 1}, 0, {}), "5 dimensions");
   expect_refused(with({48}, 2, {}), "rows of 48 values, Q4_0 needs a multiple of 32");
-  expect_refused(with({256}, 10, {}), "\"bad\" of type Q2_K, which is not supported; supported: F32, F16, BF16, Q8_0");
+  expect_refused(with({256}, 16, {}),
+                 "\"bad\" of type IQ2_XXS, which is not supported; supported: F32, F16, BF16, Q8_0");
   expect_refused(with({256}, 99, {}), "has type 99");
   GgufBuilder twice;
   twice.tensor("x", {16}, 0, data);
