@@ -191,11 +191,17 @@ def check_generation(ours, model, folder):
 
 
 def check(model, folder, cortado, build, change=lambda _: None, **saving):
-    """Logits of whole texts and of texts in pieces are the original's, and so are generated tokens. Returns what the import printed."""
+    """Saves the model and compares it with what is imported. Returns what the import printed."""
     model.save_pretrained(folder / "theirs", **saving)
     change(folder / "theirs")
     done = cortado("import", folder / "theirs", "--out", folder / "ours")
     assert done.returncode == 0, done.stderr
+    check_imported(model, folder, build)
+    return done.stdout
+
+
+def check_imported(model, folder, build):
+    """Logits of whole texts and of texts in pieces are the original's, and so are generated tokens. The run is FOLDER/ours."""
     torch.classes.load_library(str(build / "lib" / "libcortado.so"))
     ours = torch.classes.cortado.LanguageModel(str(folder / "ours"), "float32", "")
     torch.manual_seed(4)
@@ -205,7 +211,6 @@ def check(model, folder, cortado, build, change=lambda _: None, **saving):
         for found in (ours.forward(tokens), ours.resume(tokens, 1), ours.resume(tokens, 5)):
             assert (found - expected).abs().max() < limit, length
     check_generation(ours, model, folder)
-    return done.stdout
 
 
 def as_published(folder):

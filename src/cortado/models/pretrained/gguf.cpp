@@ -2,6 +2,8 @@
 #include <filesystem>
 
 #include "cortado/base/error.h"
+#include "cortado/models/pretrained/gguf_renamed.h"
+#include "cortado/models/pretrained/gguf_rope.h"
 #include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
@@ -9,8 +11,7 @@ namespace {
 
 constexpr int64_t kMostLayers = 10000;
 // Divisors of the frequencies: of Llama 3, and of longrope.
-constexpr const char *kRopeFactors = "rope_freqs.weight", *kLongFactors = "rope_factors_long.weight",
-                     *kShortFactors = "rope_factors_short.weight";
+constexpr const char *kRopeFactors = "rope_freqs.weight", *kShortFactors = "rope_factors_short.weight";
 
 struct GgufFamily {
   std::string architecture;
@@ -63,7 +64,8 @@ class GgufDecoder {
       if (family.architecture == architecture) return family;
       known += (known.empty() ? "" : ", ") + family.architecture;
     }
-    file_->fail_if(true, "is of architecture ", printable(architecture), "; supported: ", known);
+    file_->fail_if(true, "is of architecture ", printable(architecture), "; supported: ", known, ", ",
+                   renamed_gguf_architectures());
     return {};
   }
   bool is(const char* architecture) const { return family_.architecture == architecture; }
@@ -112,74 +114,32 @@ class GgufDecoder {
     file_->fail_if(rotated != head_dim && (!is("phi3") || rotated > head_dim || rotated % 2 != 0), "rotates ", rotated,
                    " of ", head_dim, " channels a head, which is not supported");
     decoder_.rotary_fraction = static_cast<double>(rotated) / static_cast<double>(head_dim);
-    Rotary rotary(metadata_.number(key("rope.freq_base"), 1.0, 1e12, 1e4));
+    const GgufRope rope{*file_, metadata_, family_.architecture, decoder_.model.context};
+    Rotary rotary(rope.theta());
     RotaryScaling& scaling = rotary.scaling;
-    read_named_scaling(scaling);
-    scaling.check(metadata_);
+    scaling = rope.scaling();
     if (const auto factors = read_factors(kRopeFactors, rotated / 2)) {
       file_->fail_if(scaling.type != RotaryScaling::Type::kNone, "has two scalings of its rotary positions");
       scaling.type = RotaryScaling::Type::kFactors;
       scaling.factors = *factors;
       if (const auto known = llama3_scaling(scaling.factors, rotary.theta)) scaling = *known;
     }
-    if (const auto factors = read_factors(kLongFactors, rotated / 2)) read_longrope(scaling, *factors);
+    if (const auto factors = read_factors(kLongFactors, rotated / 2)) read_longrope(rope, scaling, *factors);
     return rotary;
   }
 
-  // The scaling that the metadata name. Longrope's is in the tensors.
-  void read_named_scaling(RotaryScaling& scaling) {
-    // As llama.cpp: a factor without a type is linear, and so is "scale_linear" of its first files.
-    const double early = metadata_.number(key("rope.scale_linear"), 0.0, 1e9, 0.0);
-    const double factor = metadata_.number(key("rope.scaling.factor"), 0.0, 1e9, early);
-    const std::string type = metadata_.text(key("rope.scaling.type"), factor > 0 ? "linear" : "none");
-    file_->fail_if(type != "none" && type != "linear" && type != "yarn" && type != "longrope",
-                   "has rotary positions of type ", printable(type),
-                   ", which is not supported; supported: none, linear, yarn, longrope");
-    file_->fail_if(type == "longrope" && !file_->find(kLongFactors), "has no tensor \"", kLongFactors, "\"");
-    file_->fail_if(type == "longrope" && factor != 0 && factor != 1, "has \"", key("rope.scaling.factor"),
-                   "\" besides longrope's factors, which is not supported");
-    if (factor == 0 || factor == 1 || type == "none") return;
-    scaling.factor = factor;
-    scaling.type = type == "yarn" ? RotaryScaling::Type::kYarn : RotaryScaling::Type::kLinear;
-    if (type == "yarn") read_yarn(scaling);
-  }
-
-  // As llama.cpp: the attention factor of the file multiplies yarn's own.
-  void read_yarn(RotaryScaling& scaling) {
-    scaling.original_context = original_context(1);
-    scaling.beta_fast = metadata_.number(key("rope.scaling.yarn_beta_fast"), 1e-9, 1e9, scaling.beta_fast);
-    scaling.beta_slow = metadata_.number(key("rope.scaling.yarn_beta_slow"), 1e-9, 1e9, scaling.beta_slow);
-    scaling.attention_factor = yarn_attention_factor(scaling.factor) * attention_factor();
-    for (const auto& [name, neutral] : {std::pair("rope.scaling.yarn_ext_factor", 1.0),
-                                        {"rope.scaling.yarn_attn_factor", 1.0},
-                                        {"rope.scaling.yarn_log_multiplier", 0.0}}) {
-      const double said = metadata_.number(key(name), -1e9, 1e9, neutral);
-      file_->fail_if(said != neutral, "has \"", key(name), "\" ", said,
-                     ", which is not supported; supported: ", neutral);
-    }
-  }
-
-  void read_longrope(RotaryScaling& scaling, const std::vector<double>& long_factors) {
+  void read_longrope(const GgufRope& rope, RotaryScaling& scaling, const std::vector<double>& long_factors) {
     file_->fail_if(scaling.type != RotaryScaling::Type::kNone, "has two scalings of its rotary positions");
     const auto short_factors = read_factors(kShortFactors, static_cast<int64_t>(long_factors.size()));
     file_->fail_if(!short_factors, "has no tensor \"", kShortFactors, "\"");
     scaling.type = RotaryScaling::Type::kLongrope;
     scaling.long_factors = long_factors;
     scaling.short_factors = *short_factors;
-    scaling.original_context = original_context(2);
+    scaling.original_context = rope.original_context(2);
     scaling.context = decoder_.model.context;
     file_->fail_if(scaling.context == 0, "lacks \"", key("context_length"), "\", which longrope needs");
-    scaling.attention_factor = attention_factor();
+    scaling.attention_factor = rope.attention_factor();
   }
-
-  int64_t original_context(int64_t least) {
-    const std::string name = key("rope.scaling.original_context_length");
-    const int64_t length = metadata_.integer(name, 0, int64_t{1} << 40, decoder_.model.context);
-    file_->fail_if(length < least, "lacks \"", name, "\", ", least, " or more");
-    return length;
-  }
-
-  double attention_factor() { return metadata_.number(key("rope.scaling.attn_factor"), 1e-9, 1e9, 1.0); }
 
   // nullopt without the tensor.
   std::optional<std::vector<double>> read_factors(const char* name, int64_t count) const {

@@ -255,10 +255,10 @@ TEST(Pretrained, NamesWhatDoesNotFit) {
   refused([](GgufBuilder& file) { file.tensor("output.weight", {31, 32}, 0, std::string(3968, '\0')); },
           "tensor \"output.weight\" is [31, 32], expected [32, 32]");
   GgufBuilder other;
-  other.add("general.architecture", "mamba");
-  expect_refusal(
-      [&] { read_gguf(other.file()); },
-      "is of architecture \"mamba\"; supported: llama, qwen2, qwen3, smollm3, granite, phi3, gemma, gemma2, gemma3");
+  other.add("general.architecture", "rwkv6");
+  expect_refusal([&] { read_gguf(other.file()); },
+                 "is of architecture \"rwkv6\"; supported: llama, qwen2, qwen3, smollm3, granite, phi3, gemma, gemma2, "
+                 "gemma3, mamba, mamba2, jamba, granitehybrid, qwen3moe, qwen3next, qwen35, qwen35moe");
 }
 
 TEST(Pretrained, NamesWhatAFolderLacks) {

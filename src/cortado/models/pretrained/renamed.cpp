@@ -8,6 +8,7 @@
 #include "cortado/base/signals.h"
 #include "cortado/base/utf8.h"
 #include "cortado/models/pretrained/folder.h"
+#include "cortado/models/pretrained/gguf_renamed.h"
 #include "cortado/models/pretrained/pretrained.h"
 
 namespace cortado {
@@ -132,25 +133,44 @@ const std::vector<Architecture>& architectures() {
   return all;
 }
 
-std::optional<RenamedModel> renamed_model(const std::string& folder) {
+void set_source(RenamedModel& model, const std::string& source, const std::string& name) {
+  model.source = source;
+  model.config.name = utf8_valid_prefix(name) == name.size() ? name : "imported";
+}
+
+std::optional<RenamedSource> renamed_folder(const std::string& folder) {
   JsonReader config(folder_config(folder), folder + "/config.json");
-  const std::string type = config.text("model_type", "none");
-  for (const Architecture& architecture : architectures()) {
-    if (type != architecture.type) continue;
-    if (config.has("quantization_config")) config.fail("quantised weights in a Hugging Face folder are not supported");
-    RenamedModel model = architecture.read(config);
-    model.source = config.place();
-    model.config.name = std::filesystem::path(folder + "/.").lexically_normal().parent_path().filename().string();
-    if (utf8_valid_prefix(model.config.name) != model.config.name.size()) model.config.name = "imported";
-    return model;
-  }
-  return std::nullopt;
+  auto model = read_architecture(config);
+  if (!model) return std::nullopt;
+  set_source(*model, config.place(),
+             std::filesystem::path(folder + "/.").lexically_normal().parent_path().filename().string());
+  return RenamedSource{*model, [=] {
+                         const auto views = folder_tensors(folder);
+                         TheirTensors tensors;
+                         for (const auto& [name, view] : views)
+                           tensors.kinds[name] = {view.sizes().vec(), view.scalar_type()};
+                         tensors.read = [views](const TheirTensor& form) {
+                           const Tensor& whole = views.at(form.name);
+                           return form.index ? whole.select(0, *form.index) : whole;
+                         };
+                         return tensors;
+                       }};
+}
+
+// nullopt for models of other kinds, and for what is no model.
+std::optional<RenamedSource> renamed_source(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path + "/config.json", ignored)) return renamed_folder(path);
+  if (!std::filesystem::is_regular_file(path, ignored) || !is_gguf(path)) return std::nullopt;
+  auto source = renamed_gguf(std::make_shared<const GgufFile>(path));
+  if (source) set_source(source->model, path, std::filesystem::path(path).stem().string());
+  return source;
 }
 
 // The form of the weight that the folder has; the first form if it has none.
-const TheirTensor& form_in(const RenamedWeight& weight, const std::map<std::string, Tensor>& tensors) {
+const TheirTensor& form_in(const RenamedWeight& weight, const TheirTensors& tensors) {
   for (const TheirTensor& form : weight.forms) {
-    if (tensors.contains(form.name)) return form;
+    if (tensors.kinds.contains(form.name)) return form;
   }
   return weight.forms.front();
 }
@@ -160,48 +180,51 @@ bool is_left_out(const RenamedModel& model, const std::string& tensor) {
 }
 
 // The left-out parts that the folder has: "mtp. (12 tensors), model.visual. (150 tensors)".
-std::string left_out_of(const RenamedModel& model, const std::map<std::string, Tensor>& tensors) {
+std::string left_out_of(const RenamedModel& model, const TheirTensors& tensors) {
   std::string list;
   for (const std::string& prefix : model.left_out) {
-    const auto count = std::ranges::count_if(tensors, [&](const auto& it) { return it.first.starts_with(prefix); });
+    const auto count =
+        std::ranges::count_if(tensors.kinds, [&](const auto& it) { return it.first.starts_with(prefix); });
     if (count > 0) list += concat(list.empty() ? "" : ", ", prefix, " (", count, " tensors)");
   }
   return list;
 }
 
 // Checks that every weight has its tensor, and every tensor a use.
-void check_tensors(const RenamedModel& model, const std::map<std::string, Tensor>& tensors) {
+void check_tensors(const RenamedModel& model, const TheirTensors& tensors) {
   const std::string where = concat("[import] ", model.source, ": ");
   std::set<std::string> used;
   for (const RenamedWeight& weight : model.weights.list) {
     const TheirTensor& form = form_in(weight, tensors);
-    const auto found = tensors.find(form.name);
-    fail_input_if(found == tensors.end(), where, "there is no tensor \"", form.name, "\"");
-    fail_input_if(
-        found->second.sizes() != at::IntArrayRef(form.shape) || !at::isFloatingType(found->second.scalar_type()), where,
-        "tensor \"", form.name, "\" is ", found->second.scalar_type(), " ", found->second.sizes(), ", expected ",
-        at::IntArrayRef(form.shape));
+    const auto found = tensors.kinds.find(form.name);
+    fail_input_if(found == tensors.kinds.end(), where, "there is no tensor \"", form.name, "\"");
+    const auto& [shape, type] = found->second;
+    fail_input_if(shape != form.shape || !at::isFloatingType(type), where, "tensor \"", form.name, "\" is ", type, " ",
+                  at::IntArrayRef(shape), ", expected ", at::IntArrayRef(form.shape));
     used.insert(form.name);
   }
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, kind] : tensors.kinds) {
     const bool idle = (name == "lm_head.weight" && model.config.tied) || name == model.idle;
     fail_input_if(!used.contains(name) && !idle && !is_left_out(model, name), where, "tensor ", printable(name),
                   " belongs to no part of this architecture that is supported");
   }
 }
 
-PretrainedModel read_renamed(const RenamedModel& model, const std::string& folder, std::optional<at::ScalarType> dtype,
+PretrainedModel read_renamed(const RenamedSource& source, std::optional<at::ScalarType> dtype,
                              const ReadProgress& progress) {
-  const auto tensors = folder_tensors(folder);
+  const RenamedModel& model = source.model;
+  const TheirTensors tensors = source.tensors();
   check_tensors(model, tensors);
   PretrainedModel read{model.config, {}, left_out_of(model, tensors)};
   int64_t done = 0, total = 0;  // counted in the source's tensors
-  for (const RenamedWeight& weight : model.weights.list)
-    total += c10::multiply_integers(form_in(weight, tensors).shape);
+  for (const RenamedWeight& weight : model.weights.list) {
+    const TheirTensor& form = form_in(weight, tensors);
+    total += c10::multiply_integers(form.shape) / (form.index ? form.shape.front() : 1);
+  }
   for (const RenamedWeight& weight : model.weights.list) {
     if (interrupt_requested()) throw Failure(concat("[import] ", model.source, ": stopped"));
     const TheirTensor& form = form_in(weight, tensors);
-    const Tensor& theirs = tensors.at(form.name);
+    const Tensor theirs = tensors.read(form);
     const Tensor tensor = form.change ? form.change(theirs) : theirs;
     read.weights.emplace_back(weight.ours, (dtype ? tensor.to(*dtype) : tensor).contiguous());
     if (progress) progress(done += theirs.numel(), total);
@@ -211,6 +234,16 @@ PretrainedModel read_renamed(const RenamedModel& model, const std::string& folde
 
 }  // namespace
 
+std::optional<RenamedModel> read_architecture(JsonReader& config) {
+  const std::string type = config.text("model_type", "none");
+  for (const Architecture& architecture : architectures()) {
+    if (type != architecture.type) continue;
+    if (config.has("quantization_config")) config.fail("quantised weights in a Hugging Face folder are not supported");
+    return architecture.read(config);
+  }
+  return std::nullopt;
+}
+
 std::string renamed_types() {
   std::string list;
   for (const Architecture& architecture : architectures()) list += concat(list.empty() ? "" : ", ", architecture.type);
@@ -218,16 +251,13 @@ std::string renamed_types() {
 }
 
 PretrainedReader pretrained_reader(const std::string& path, std::optional<int64_t> context) {
-  std::error_code ignored;
-  if (std::filesystem::exists(path + "/config.json", ignored)) {
-    if (auto renamed = renamed_model(path)) {
-      RotaryScaling& scaling = renamed->config.rope_scaling;
-      fail_input_if(context && scaling.type != RotaryScaling::Type::kLongrope, "[import] ", path,
-                    ": the context chooses longrope's factors, which this model does not have");
-      if (context) scaling.context = *context;
-      return {renamed->config.vocabulary,
-              [=](auto dtype, const auto& progress) { return read_renamed(*renamed, path, dtype, progress); }};
-    }
+  if (auto renamed = renamed_source(path)) {
+    RotaryScaling& scaling = renamed->model.config.rope_scaling;
+    fail_input_if(context && scaling.type != RotaryScaling::Type::kLongrope, "[import] ", path,
+                  ": the context chooses longrope's factors, which this model does not have");
+    if (context) scaling.context = *context;
+    return {renamed->model.config.vocabulary,
+            [=](auto dtype, const auto& progress) { return read_renamed(*renamed, dtype, progress); }};
   }
   PretrainedSource source = open_pretrained(path);
   if (context) source.decoder.want_context(*context);

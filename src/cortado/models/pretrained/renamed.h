@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,7 @@ struct TheirTensor {
   std::string name;
   Shape shape;
   std::function<Tensor(const Tensor&)> change = {};  // maps theirs, in any floating type, to ours; empty: identity
+  std::optional<int64_t> index = {};  // of the first dimension: only this part is read, without that dimension
 };
 
 // One of our weights and its source. Several weights may be parts of one tensor. Folders may store a weight in one of
@@ -78,6 +81,25 @@ struct RenamedModel {
   std::string idle = {};                   // a tensor that is ignored: a copy of another one
   std::vector<std::string> left_out = {};  // prefixes of the tensors of parts that are not read, such as vision
 };
+
+// The tensors of a folder or of a GGUF file.
+struct TheirTensors {
+  struct Kind {
+    Shape shape;
+    at::ScalarType type;
+  };
+  std::map<std::string, Kind> kinds;               // by name
+  std::function<Tensor(const TheirTensor&)> read;  // before the change
+};
+
+// A model, and a function that opens its tensors.
+struct RenamedSource {
+  RenamedModel model;
+  std::function<TheirTensors()> tensors;
+};
+
+// Reads a config by its "model_type"; nullopt if no reader knows it. The model has no source and no name yet.
+std::optional<RenamedModel> read_architecture(JsonReader& config);
 
 // Throw InputError if a config's setting differs from what is computed here.
 void expect(JsonReader& config, const char* key, const Json& wanted);

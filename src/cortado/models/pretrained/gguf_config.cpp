@@ -1,0 +1,300 @@
+// The configs of GGUF files whose models renamed.h reads, in the words of transformers' config.json.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "cortado/models/pretrained/gguf_renamed.h"
+#include "cortado/models/pretrained/gguf_rope.h"
+
+namespace cortado {
+namespace {
+
+constexpr int64_t kLargest = int64_t{1} << 31;
+
+// The metadata of an architecture, and the tensors that say what the metadata do not.
+struct GgufKeys {
+  const GgufFile& file;
+  JsonReader metadata;
+  std::string architecture;
+  int64_t layers = 0;
+
+  explicit GgufKeys(const GgufFile& of) : file(of), metadata(of.metadata()) {
+    architecture = metadata.text("general.architecture");
+  }
+  std::string key(const std::string& name) const { return architecture + "." + name; }
+  int64_t size(const char* name, std::optional<int64_t> fallback = {}) {
+    return metadata.integer(key(name), 0, kLargest, fallback);
+  }
+  // A factor; 0 is a file's word for none.
+  std::optional<double> factor(const char* name) {
+    const double said = metadata.number(key(name), 0.0, 1e6, 0.0);
+    return said > 0 ? std::optional(said) : std::nullopt;
+  }
+  bool has(int64_t layer, const char* tensor) const { return file.find(concat("blk.", layer, ".", tensor)) != nullptr; }
+  // A list with a number per layer, or one number for all of them.
+  std::vector<int64_t> per_layer(const char* name) {
+    if (!metadata.any(key(name)).is_string()) return std::vector<int64_t>(layers, size(name));
+    const std::vector<double> numbers = file.numbers(key(name), /*whole=*/true);
+    file.fail_if(std::ssize(numbers) < layers, "has \"", key(name), "\" of ", numbers.size(), " layers, expected ",
+                 layers);
+    return {numbers.begin(), numbers.begin() + layers};
+  }
+  // The number of times that `width` goes into the metadata's number.
+  int64_t times(const char* name, int64_t width) {
+    const int64_t whole = size(name);
+    file.fail_if(width < 1 || whole < width || whole % width != 0, "has \"", key(name), "\" ", whole,
+                 ", which is no multiple of ", width);
+    return whole / width;
+  }
+};
+
+// What all architectures have. The layers for multi-token prediction come last and are left out.
+Json read_sizes(GgufKeys& keys) {
+  const GgufTensor* embedding = keys.file.find("token_embd.weight");
+  keys.file.fail_if(!embedding || embedding->shape.size() != 2,
+                    "has no tensor \"token_embd.weight\" of two dimensions");
+  const int64_t blocks = keys.size("block_count"), predicted = keys.size("nextn_predict_layers", 0);
+  keys.file.fail_if(blocks - predicted < 1 || blocks > kDeepest, "has ", blocks, " layers, ", predicted,
+                    " of them for multi-token prediction");
+  keys.layers = blocks - predicted;
+  const double eps = keys.metadata.number(keys.key("attention.layer_norm_rms_epsilon"), 0.0, 1.0);
+  return {{"vocab_size", embedding->shape.front()},
+          {"hidden_size", keys.size("embedding_length")},
+          {"num_hidden_layers", keys.layers},
+          {"tie_word_embeddings", !keys.file.find("output.weight")},
+          {"rms_norm_eps", eps},
+          {"layer_norm_epsilon", eps}};
+}
+
+// The first layer that is (or is not) attention; the number of layers if none is.
+int64_t first_of(const std::vector<bool>& attends, bool attention) {
+  return std::find(attends.begin(), attends.end(), attention) - attends.begin();
+}
+
+// The heads of hybrids: layers without key heads are recurrent.
+std::vector<bool> read_hybrid_heads(GgufKeys& keys, Json& config) {
+  std::vector<bool> attends;
+  std::set<int64_t> counts;
+  for (const int64_t count : keys.per_layer("attention.head_count_kv")) {
+    attends.push_back(count > 0);
+    if (count > 0) counts.insert(count);
+  }
+  keys.file.fail_if(counts.size() != 1, "has ", counts.size(),
+                    " different numbers of key heads in its layers of attention, which is not supported");
+  config["num_attention_heads"] = keys.size("attention.head_count");
+  config["num_key_value_heads"] = *counts.begin();
+  return attends;
+}
+
+void read_rope(GgufKeys& keys, int64_t head, GgufConfig& read) {
+  const int64_t context = keys.size("context_length", 0);
+  const int64_t rotated = keys.size("rope.dimension_count", head);
+  const GgufRope rope{keys.file, keys.metadata, keys.architecture, context};
+  read.config["max_position_embeddings"] = context;
+  read.config["rope_theta"] = rope.theta();
+  read.config["partial_rotary_factor"] = static_cast<double>(rotated) / static_cast<double>(head);
+  read.scaling = rope.scaling();
+}
+
+// The sizes of heads, which must be equal for keys and values.
+int64_t read_head(GgufKeys& keys, Json& config) {
+  const int64_t heads = keys.size("attention.head_count"), dim = config["hidden_size"].get<int64_t>();
+  const int64_t head = keys.size("attention.key_length", std::max<int64_t>(1, dim / std::max<int64_t>(1, heads)));
+  const int64_t value = keys.size("attention.value_length", head);
+  keys.file.fail_if(value != head || head < 1, "has keys of ", head, " and values of ", value,
+                    " channels; they must be equal");
+  config["head_dim"] = head;
+  return head;
+}
+
+void read_mamba(GgufKeys& keys, GgufConfig& read) {
+  // FalconMamba is a Mamba with norms. The epsilon of these is not in the file; all published models have this one.
+  const bool normed = keys.metadata.boolean(keys.key("ssm.dt_b_c_rms"), false);
+  read.config.update({{"model_type", normed ? "falcon_mamba" : "mamba"},
+                      {"intermediate_size", keys.size("ssm.inner_size")},
+                      {"state_size", keys.size("ssm.state_size")},
+                      {"conv_kernel", keys.size("ssm.conv_kernel")},
+                      {"time_step_rank", keys.size("ssm.time_step_rank")},
+                      {"use_bias", keys.has(0, "ssm_in.bias")},
+                      {"use_conv_bias", keys.has(0, "ssm_conv1d.bias")},
+                      {"mixer_rms_eps", 1e-6}});
+}
+
+void read_mamba2(GgufKeys& keys, GgufConfig& read) {
+  read.layout.groups = keys.size("ssm.group_count");
+  read.config.update({{"model_type", "mamba2"},
+                      {"expand", keys.times("ssm.inner_size", read.config["hidden_size"].get<int64_t>())},
+                      {"num_heads", keys.size("ssm.time_step_rank")},
+                      {"n_groups", read.layout.groups},
+                      {"state_size", keys.size("ssm.state_size")},
+                      {"conv_kernel", keys.size("ssm.conv_kernel")},
+                      {"use_bias", keys.has(0, "ssm_in.bias")},
+                      {"use_conv_bias", keys.has(0, "ssm_conv1d.bias")}});
+}
+
+// Jamba's config names its layers of attention by a period and an offset.
+void read_period(const GgufKeys& keys, const std::vector<bool>& attends, Json& config) {
+  const int64_t offset = first_of(attends, true);
+  int64_t period = keys.layers;
+  for (int64_t i = offset + 1; i < keys.layers; ++i) {
+    if (attends[i]) period = std::min(period, i - offset);
+  }
+  bool regular = offset < period;
+  for (int64_t i = 0; i < keys.layers; ++i) regular = regular && attends[i] == (i % period == offset);
+  keys.file.fail_if(!regular, "has layers of attention at irregular distances, which is not supported");
+  config.update({{"attn_layer_period", period}, {"attn_layer_offset", offset}});
+}
+
+void read_jamba(GgufKeys& keys, GgufConfig& read) {
+  const std::vector<bool> attends = read_hybrid_heads(keys, read.config);
+  read_period(keys, attends, read.config);
+  const int64_t recurrent = first_of(attends, false);
+  int64_t mixtures = 0;
+  for (int64_t i = 0; i < keys.layers; ++i) mixtures += keys.has(i, "ffn_gate_inp.weight") ? 1 : 0;
+  keys.file.fail_if(mixtures > 0 && mixtures < keys.layers, "has experts in ", mixtures, " of ", keys.layers,
+                    " layers; experts in some layers only are not supported");
+  read.config.update({{"model_type", "jamba"},
+                      {"max_position_embeddings", keys.size("context_length", 0)},
+                      {"intermediate_size", keys.size("feed_forward_length")},
+                      {"num_experts", mixtures > 0 ? keys.size("expert_count") : 1},
+                      {"num_experts_per_tok", keys.size("expert_used_count", 1)},
+                      {"expert_layer_period", 1},
+                      {"expert_layer_offset", 0},
+                      {"mamba_expand", keys.times("ssm.inner_size", read.config["hidden_size"].get<int64_t>())},
+                      {"mamba_d_state", keys.size("ssm.state_size")},
+                      {"mamba_d_conv", keys.size("ssm.conv_kernel")},
+                      {"mamba_dt_rank", keys.size("ssm.time_step_rank")},
+                      {"mamba_proj_bias", keys.has(recurrent, "ssm_in.bias")},
+                      {"mamba_conv_bias", keys.has(recurrent, "ssm_conv1d.bias")}});
+}
+
+// Granite's dense models have a shared expert alone, whose size only its tensor has.
+void read_granite_feed_forward(GgufKeys& keys, Json& config) {
+  const int64_t experts = keys.size("expert_count", 0);
+  config["num_local_experts"] = experts;
+  if (experts > 0) {
+    config["num_experts_per_tok"] = keys.size("expert_used_count");
+    config["intermediate_size"] = keys.size("feed_forward_length");
+    config["shared_intermediate_size"] = keys.size("expert_shared_feed_forward_length");
+    return;
+  }
+  const GgufTensor* gate = keys.file.find("blk.0.ffn_gate.weight");
+  keys.file.fail_if(!gate, "has no tensor \"blk.0.ffn_gate.weight\"");
+  config["shared_intermediate_size"] = gate->shape.front();
+}
+
+// Granite 4 and Bamba: a Bamba has rotary positions and no multipliers.
+void read_granite_hybrid(GgufKeys& keys, GgufConfig& read) {
+  Json& config = read.config;
+  const std::vector<bool> attends = read_hybrid_heads(keys, config);
+  const int64_t attention = first_of(attends, true), recurrent = first_of(attends, false);
+  const int64_t head = read_head(keys, config);
+  const bool rotary = keys.metadata.boolean(keys.key("rope.scaling.finetuned"), true);
+  if (rotary) read_rope(keys, head, read);
+  for (const bool attend : attends) config["layer_types"].push_back(attend ? "attention" : "mamba");
+  read.layout.groups = keys.size("ssm.group_count");
+  read.layout.paired_heads = config["num_attention_heads"];
+  read.layout.paired_key_heads = config["num_key_value_heads"];
+  config.update({{"model_type", "granitemoehybrid"},
+                 {"position_embedding_type", rotary ? "rope" : "nope"},
+                 {"attention_bias", keys.has(attention, "attn_q.bias")},
+                 {"attention_multiplier", keys.factor("attention.scale").value_or(1 / std::sqrt(head))},
+                 {"embedding_multiplier", keys.factor("embedding_scale").value_or(1)},
+                 {"residual_multiplier", keys.factor("residual_scale").value_or(1)},
+                 {"logits_scaling", keys.factor("logit_scale").value_or(1)},
+                 {"mamba_expand", keys.times("ssm.inner_size", config["hidden_size"].get<int64_t>())},
+                 {"mamba_n_heads", keys.size("ssm.time_step_rank")},
+                 {"mamba_n_groups", read.layout.groups},
+                 {"mamba_d_state", keys.size("ssm.state_size")},
+                 {"mamba_d_conv", keys.size("ssm.conv_kernel")},
+                 {"mamba_proj_bias", keys.has(recurrent, "ssm_in.bias")},
+                 {"mamba_conv_bias", keys.has(recurrent, "ssm_conv1d.bias")}});
+  read_granite_feed_forward(keys, config);
+}
+
+void read_experts(GgufKeys& keys, Json& config) {
+  const int64_t softmax = keys.size("expert_gating_func", 1);
+  keys.file.fail_if(softmax != 1, "has \"", keys.key("expert_gating_func"), "\" ", softmax,
+                    ", which is not supported; supported: 1 (softmax)");
+  config.update({{"num_experts", keys.size("expert_count")},
+                 {"num_experts_per_tok", keys.size("expert_used_count")},
+                 {"moe_intermediate_size", keys.size("expert_feed_forward_length")},
+                 {"norm_topk_prob", true}});  // as llama.cpp, which has no key for it
+}
+
+void read_qwen3_moe(GgufKeys& keys, GgufConfig& read) {
+  read.config.update({{"model_type", "qwen3_moe"},
+                      {"num_attention_heads", keys.size("attention.head_count")},
+                      {"num_key_value_heads", keys.size("attention.head_count_kv")},
+                      {"attention_bias", keys.has(0, "attn_q.bias")}});
+  read_rope(keys, read_head(keys, read.config), read);
+  read_experts(keys, read.config);
+}
+
+// Qwen3-Next and Qwen3.5. The former's files have split maps too, so its config is read as the latter's.
+void read_qwen3_5(GgufKeys& keys, GgufConfig& read) {
+  Json& config = read.config;
+  GgufLayout& layout = read.layout;
+  config.update({{"model_type", "qwen3_5_text"},
+                 {"num_attention_heads", keys.size("attention.head_count")},
+                 {"num_key_value_heads", keys.size("attention.head_count_kv")}});
+  read_rope(keys, read_head(keys, config), read);
+  const std::vector<bool> recurrent = keys.file.flags(keys.key("attention.recurrent_layers"));
+  const int64_t interval = std::max<int64_t>(1, keys.size("full_attention_interval", 4));
+  keys.file.fail_if(!recurrent.empty() && std::ssize(recurrent) < keys.layers, "has \"",
+                    keys.key("attention.recurrent_layers"), "\" of ", recurrent.size(), " layers, expected ",
+                    keys.layers);
+  for (int64_t i = 0; i < keys.layers; ++i) {
+    const bool linear = recurrent.empty() ? (i + 1) % interval != 0 : recurrent[i];
+    config["layer_types"].push_back(linear ? "linear_attention" : "full_attention");
+  }
+  layout.key_heads = keys.size("ssm.group_count");
+  layout.per_key = keys.times("ssm.time_step_rank", layout.key_heads);
+  layout.key_dim = keys.size("ssm.state_size");
+  layout.value_dim = keys.times("ssm.inner_size", layout.key_heads * layout.per_key);
+  layout.one_plus = true;
+  layout.feed_forward_norm = "post_attention_norm";
+  layout.tiled = keys.architecture != "qwen3next";
+  layout.joint_gates = keys.architecture == "qwen3next";
+  config.update({{"linear_num_key_heads", layout.key_heads},
+                 {"linear_num_value_heads", layout.key_heads * layout.per_key},
+                 {"linear_key_head_dim", layout.key_dim},
+                 {"linear_value_head_dim", layout.value_dim},
+                 {"linear_conv_kernel_dim", keys.size("ssm.conv_kernel")}});
+  if (keys.size("expert_count", 0) == 0) {
+    config.update({{"num_experts", 0}, {"intermediate_size", keys.size("feed_forward_length")}});
+    return;
+  }
+  read_experts(keys, config);
+  config["shared_expert_intermediate_size"] = keys.size("expert_shared_feed_forward_length");
+}
+
+struct GgufArchitecture {
+  const char* name;
+  void (*read)(GgufKeys& keys, GgufConfig& config);
+};
+constexpr GgufArchitecture kGgufArchitectures[] = {{"mamba", read_mamba},        {"mamba2", read_mamba2},
+                                                   {"jamba", read_jamba},        {"granitehybrid", read_granite_hybrid},
+                                                   {"qwen3moe", read_qwen3_moe}, {"qwen3next", read_qwen3_5},
+                                                   {"qwen35", read_qwen3_5},     {"qwen35moe", read_qwen3_5}};
+
+}  // namespace
+
+std::string renamed_gguf_architectures() {
+  std::string list;
+  for (const auto& [name, read] : kGgufArchitectures) list += concat(list.empty() ? "" : ", ", name);
+  return list;
+}
+
+std::optional<GgufConfig> gguf_config(const GgufFile& file) {
+  GgufKeys keys(file);
+  for (const auto& [name, read] : kGgufArchitectures) {
+    if (keys.architecture != name) continue;
+    GgufConfig config{read_sizes(keys)};
+    read(keys, config);
+    return config;
+  }
+  return std::nullopt;
+}
+
+}  // namespace cortado

@@ -1,0 +1,192 @@
+#include "cortado/models/pretrained/gguf_renamed.h"
+
+#include "cortado/base/error.h"
+
+namespace cortado {
+namespace {
+
+using Change = std::function<Tensor(const Tensor&)>;
+
+// Modules of a mixer: their names in a folder's tensors and in a file's. A few have no suffix.
+const std::map<std::string, std::string> kMixerTensors = {{"in_proj", "ssm_in"},
+                                                          {"conv1d", "ssm_conv1d"},
+                                                          {"x_proj", "ssm_x"},
+                                                          {"dt_proj", "ssm_dt"},
+                                                          {"A_log", "ssm_a"},
+                                                          {"D", "ssm_d"},
+                                                          {"norm", "ssm_norm"},
+                                                          {"out_proj", "ssm_out"},
+                                                          {"dt_layernorm", "ssm_dt_norm"},
+                                                          {"b_layernorm", "ssm_b_norm"},
+                                                          {"c_layernorm", "ssm_c_norm"},
+                                                          {"dt_bias", "ssm_dt.bias"},
+                                                          {"q_proj", "attn_q"},
+                                                          {"k_proj", "attn_k"},
+                                                          {"v_proj", "attn_v"},
+                                                          {"o_proj", "attn_output"},
+                                                          {"q_norm", "attn_q_norm"},
+                                                          {"k_norm", "attn_k_norm"},
+                                                          {"in_proj_qkv", "attn_qkv"},
+                                                          {"in_proj_z", "attn_gate"},
+                                                          {"in_proj_b", "ssm_beta"},
+                                                          {"in_proj_a", "ssm_alpha"}};
+const std::map<std::string, std::string> kOutside = {
+    {"embedding.weight", "token_embd.weight"}, {"norm.weight", "output_norm.weight"}, {"head.weight", "output.weight"}};
+
+// A name's last or first part: "blk.3.ssm_in.weight" to "ssm_in.weight".
+std::string after_dots(const std::string& name, int dots) {
+  size_t begin = 0;
+  for (int i = 0; i < dots; ++i) begin = name.find('.', begin) + 1;
+  return name.substr(begin);
+}
+
+// The order of a folder's rows, where the file has pairs of neighbours in place of halves.
+Change halves_of(int64_t heads) {
+  return [=](const Tensor& x) { return x.unflatten(0, {heads, -1, 2}).transpose(1, 2).reshape(x.sizes()); };
+}
+
+// The order of a folder's value heads, by key head. Those of the file begin at `begin` of a dimension, and each has
+// `size` channels.
+Change by_key_head(const GgufLayout& layout, int64_t dimension, int64_t begin, int64_t size) {
+  return [=](const Tensor& x) {
+    const Tensor tiled = x.narrow(dimension, begin, x.size(dimension) - begin);
+    const Tensor grouped = tiled.unflatten(dimension, {layout.per_key, layout.key_heads, size})
+                               .transpose(dimension, dimension + 1)
+                               .flatten(dimension, dimension + 2);
+    return at::cat({x.narrow(dimension, 0, begin), grouped}, dimension);
+  };
+}
+
+// Undoes the tiling of value heads in one of Gated DeltaNet's tensors; empty for tensors without value heads.
+Change untiled(const GgufLayout& layout, const std::string& tensor) {
+  const int64_t keys = 2 * layout.key_heads * layout.key_dim;
+  if (tensor == "attn_qkv.weight" || tensor == "ssm_conv1d.weight")
+    return by_key_head(layout, 0, keys, layout.value_dim);
+  if (tensor == "attn_gate.weight") return by_key_head(layout, 0, 0, layout.value_dim);
+  if (tensor == "ssm_out.weight") return by_key_head(layout, 1, 0, layout.value_dim);
+  if (tensor == "ssm_beta.weight" || tensor == "ssm_alpha.weight" || tensor == "ssm_a" || tensor == "ssm_dt.bias")
+    return by_key_head(layout, 0, 0, 1);
+  return {};
+}
+
+Change then(const Change& first, const Change& second) {
+  if (!first) return second;
+  if (!second) return first;
+  return [=](const Tensor& x) { return second(first(x)); };
+}
+
+// The file's form of a mixer's tensor whose form in a folder is `theirs`.
+TheirTensor mixer_tensor(const GgufLayout& layout, const std::string& block, const TheirTensor& theirs) {
+  const std::string inside = after_dots(theirs.name.substr(theirs.name.find("layers.")), 3);
+  const size_t dot = inside.find('.');
+  const std::string tensor = kMixerTensors.at(inside.substr(0, dot)) + (dot == inside.npos ? "" : inside.substr(dot));
+  TheirTensor form{block + tensor, theirs.shape};
+  Change back;
+  const auto reshaped = [shape = theirs.shape](const Tensor& x) { return x.reshape(shape); };
+  if (layout.groups > 0 && (tensor == "ssm_a" || tensor == "ssm_d")) form.shape.push_back(1);
+  if (layout.groups > 0 && tensor == "ssm_norm.weight")
+    form.shape = {layout.groups, theirs.shape.front() / layout.groups};
+  if (tensor == "ssm_conv1d.weight") form.shape.erase(form.shape.begin() + 1);
+  if (layout.tiled) back = untiled(layout, tensor);
+  if (form.shape != theirs.shape) back = then(back, reshaped);
+  if (tensor == "ssm_a") back = then(back, [](const Tensor& x) { return (-x.to(at::kFloat)).log(); });
+  if (layout.paired_heads > 0 && tensor.starts_with("attn_q.")) back = halves_of(layout.paired_heads);
+  if (layout.paired_heads > 0 && tensor.starts_with("attn_k.")) back = halves_of(layout.paired_key_heads);
+  const bool beta = tensor == "ssm_beta.weight";
+  if (layout.joint_gates && (beta || tensor == "ssm_alpha.weight")) {
+    form = {block + "ssm_ba.weight", {2 * theirs.shape[0], theirs.shape[1]}};
+    back = [=, keys = layout.key_heads, size = layout.per_key](const Tensor& x) {
+      return x.unflatten(0, {keys, -1}).narrow(1, beta ? 0 : size, size).flatten(0, 1);
+    };
+  }
+  const bool summed = layout.one_plus && tensor.ends_with("_norm.weight") && tensor != "ssm_norm.weight";
+  form.change = then(back, summed ? Change() : theirs.change);
+  return form;
+}
+
+// The feed-forward's weights, whose names in files do not depend on the architecture.
+RenamedWeights feed_forward_of(const ModelConfig& config) {
+  RenamedWeights weights;
+  const auto gated = [&](const std::string& ours, const std::string& suffix, int64_t hidden) {
+    for (const char* name : {"gate", "up"})
+      weights.map(concat(ours, name, ".weight"), concat("ffn_", name, suffix, ".weight"), {hidden, config.dim});
+    weights.map(ours + "down.weight", concat("ffn_down", suffix, ".weight"), {config.dim, hidden});
+  };
+  const int64_t hidden = config.feed_forward_dim;
+  if (config.feed_forward == FeedForwardKind::kSwiglu) gated("feed_forward.", "", hidden);
+  if (config.feed_forward != FeedForwardKind::kExperts) return weights;
+  const ExpertChoice& experts = config.experts;
+  weights.map("feed_forward.router.weight", "ffn_gate_inp.weight", {experts.count, config.dim});
+  for (int64_t i = 0; i < experts.count; ++i) {
+    const std::string ours = concat("feed_forward.experts.", i, ".");
+    for (const char* name : {"gate", "up", "down"}) {
+      const bool down = std::string(name) == "down";
+      weights.map(concat(ours, name, ".weight"), concat("ffn_", name, "_exps.weight"),
+                  {experts.count, down ? config.dim : hidden, down ? hidden : config.dim});
+      weights.list.back().forms.front().index = i;
+    }
+  }
+  if (experts.shared == 0) return weights;
+  gated("feed_forward.shared.", "_shexp", experts.shared);
+  if (experts.shared_gate) weights.map("feed_forward.shared_gate.weight", "ffn_gate_inp_shexp.weight", {1, config.dim});
+  return weights;
+}
+
+// The same weights, from the file's tensors.
+RenamedWeights weights_of(const RenamedModel& folder, const GgufLayout& layout) {
+  RenamedWeights weights;
+  for (const auto& [ours, forms] : folder.weights.list) {
+    const TheirTensor& theirs = forms.front();
+    const Change change = layout.one_plus && ours.ends_with("norm.weight") ? Change() : theirs.change;
+    if (const auto outside = kOutside.find(ours); outside != kOutside.end()) {
+      weights.map(ours, outside->second, theirs.shape, change);
+      continue;
+    }
+    const std::string inside = after_dots(ours, 2);
+    const std::string block = "blk." + ours.substr(7, ours.size() - inside.size() - 7);
+    if (inside.starts_with("mixer.")) {
+      weights.list.push_back({ours, {mixer_tensor(layout, block, theirs)}});
+    } else if (!inside.starts_with("feed_forward.")) {
+      const std::string norm = inside == "mixer_norm.weight" ? "attn_norm" : layout.feed_forward_norm;
+      weights.map(ours, concat(block, norm, ".weight"), theirs.shape, change);
+    }
+  }
+  const RenamedWeights feed_forward = feed_forward_of(folder.config);
+  for (int64_t i = 0; i < std::ssize(folder.config.layers); ++i) {
+    for (RenamedWeight weight : feed_forward.list) {
+      weight.ours = concat("layers.", i, ".", weight.ours);
+      weight.forms.front().name = concat("blk.", i, ".", weight.forms.front().name);
+      weights.list.push_back(std::move(weight));
+    }
+  }
+  return weights;
+}
+
+}  // namespace
+
+std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>& file) {
+  const auto read = gguf_config(*file);
+  if (!read) return std::nullopt;
+  JsonReader config(read->config, file->name() + " (metadata)");
+  RenamedModel model = read_architecture(config).value();
+  if (read->scaling.type != RotaryScaling::Type::kNone) model.config.rope_scaling = read->scaling;
+  const int64_t layers = std::ssize(model.config.layers);
+  model.weights = weights_of(model, read->layout);
+  model.left_out.clear();
+  // The layers for multi-token prediction, which llama.cpp omits too.
+  const int64_t blocks =
+      file->metadata().integer(file->metadata().text("general.architecture") + ".block_count", layers, kDeepest);
+  for (int64_t i = layers; i < blocks; ++i) model.left_out.push_back(concat("blk.", i, "."));
+  return RenamedSource{model, [=] {
+                         TheirTensors tensors;
+                         for (const GgufTensor& it : file->tensors())
+                           tensors.kinds[it.name] = {it.shape, it.type->plain};
+                         tensors.read = [file](const TheirTensor& form) {
+                           const GgufTensor& found = *file->find(form.name);
+                           return form.index ? GgufFile::read(found, *form.index) : GgufFile::read(found);
+                         };
+                         return tensors;
+                       }};
+}
+
+}  // namespace cortado

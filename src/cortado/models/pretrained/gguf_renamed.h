@@ -1,0 +1,40 @@
+// GGUF files of the models that renamed.h reads from Hugging Face folders: llama.cpp's converter made their tensors from
+// those of such a folder.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cortado/formats/gguf/file.h"
+#include "cortado/models/pretrained/renamed.h"
+
+namespace cortado {
+
+// How the tensors of an architecture's files differ from the folder's.
+struct GgufLayout {
+  const char* feed_forward_norm = "ffn_norm";
+  bool one_plus = false;                           // norms hold 1 + w
+  int64_t groups = 0;                              // Mamba-2: a, d and norm have one dimension more; 0: they do not
+  int64_t paired_heads = 0, paired_key_heads = 0;  // q's and k's rows are ordered as pairs; 0: as halves
+  // Gated DeltaNet's: key heads, and the value heads of each.
+  int64_t key_heads = 0, per_key = 0, key_dim = 0, value_dim = 0;
+  bool tiled = false;  // value heads with equal numbers within their key heads are neighbours, not those of a key head
+  bool joint_gates = false;  // beta and the decay are one map
+};
+
+// What a file's metadata say: the values of config.json of the folder, with "model_type", and the layout.
+struct GgufConfig {
+  Json config;
+  GgufLayout layout = {};
+  RotaryScaling scaling = {};
+};
+// nullopt for an architecture that is not read like this. Throws InputError for settings that are not supported.
+std::optional<GgufConfig> gguf_config(const GgufFile& file);
+// "mamba, mamba2, ...", for error messages.
+std::string renamed_gguf_architectures();
+
+// nullopt for an architecture that is not read like this.
+std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>& file);
+
+}  // namespace cortado
