@@ -34,9 +34,11 @@ class Softmax(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -45,8 +47,6 @@ class Softmax(Mixer):
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
             softcap). Unless given, no limit. Default: None.
-        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
-        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
             no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
@@ -77,14 +77,14 @@ class Softmax(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         scale: float | None = None,
         softcap: float | None = None,
-        qk_norm: bool = False,
-        output_gate: bool = False,
         taps: int | None = 0,
         taps_start: Literal["normal", "identity"] = "normal",
         qk_norm_type: Literal["per_head", "per_layer"] = "per_head",
@@ -113,9 +113,11 @@ class SlidingWindow(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -124,8 +126,6 @@ class SlidingWindow(Mixer):
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
             softcap). Unless given, no limit. Default: None.
-        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
-        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
             no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
@@ -157,19 +157,94 @@ class SlidingWindow(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         scale: float | None = None,
         softcap: float | None = None,
-        qk_norm: bool = False,
-        output_gate: bool = False,
         taps: int | None = 0,
         taps_start: Literal["normal", "identity"] = "normal",
         window: int = 129,
         qk_norm_type: Literal["per_head", "per_layer"] = "per_head",
         norm_eps: float = 1e-06,
+    ) -> None: ...
+
+
+class Mla(Mixer):
+    """mla: softmax attention. DeepSeek-V2 (2024) §2.1; Kimi Linear (Moonshot AI 2025).
+
+        o_t = sum_{s<=t} softmax_s(q_t.[W_k c_s, p_s]) W_v c_s, c_s = RMSNorm(W_c x_s)
+
+    Forms: causal and bidirectional. State per layer, in numbers: T (rank + shared_dim).
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads per layer.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        rank (int from 1 to 65536): Channels R of a token's latent, from which all heads' keys and values come.
+            Unless given, 4 dim / heads. Default: set by the sizes: 64 for dim=64 and heads=4.
+        q_rank (int from 1 to 65536, or None): Channels of a latent for queries. Unless given, queries come from
+            the input. Default: None.
+        head_dim (int from 1 to 65536): Channels per head of keys that come from the latent. Unless given, dim /
+            heads. Default: set by the sizes: 16 for dim=64 and heads=4.
+        shared_dim (int from 0 to 65536): Channels of the key that all heads share, the part that is rotated.
+            Unless given, about half of dim / heads. Default: set by the sizes: 8 for dim=64 and heads=4.
+        value_head_dim (int from 1 to 65536): Channels per head of values. Unless given, head_dim. Default: set by
+            the sizes: 16 for dim=64 and heads=4.
+        rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
+            False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
+            rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
+        rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
+            config. Unless given, the model's. Default: None.
+        scale (float from 1e-09 to 1e+09, or None): Factor of the attention scores. Unless given, 1 /
+            sqrt(head_dim). Default: None.
+        softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
+            softcap). Unless given, no limit. Default: None.
+        norm_eps (float from 0 to 1): Epsilon of the latents' RMSNorms. Default: 1e-06.
+        bias (bool): Whether the maps to the latents have a bias. Default: False.
+        output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.Mla(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        rank: int | None = None,
+        q_rank: int | None = None,
+        head_dim: int | None = None,
+        shared_dim: int | None = None,
+        value_head_dim: int | None = None,
+        rotary: bool = False,
+        rotary_fraction: float = 1.0,
+        rope_theta: float = 10000.0,
+        rope_scaling: dict[str, Any] | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        norm_eps: float = 1e-06,
+        bias: bool = False,
+        output_bias: bool = False,
     ) -> None: ...
 
 
@@ -341,6 +416,8 @@ class Macchiato(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
+        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         scale (float from 1e-09 to 1e+09, or None): Factor of the attention scores. Unless given, 1 /
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
@@ -355,6 +432,7 @@ class Macchiato(Mixer):
         window (int from 1 to 2^30, or None): Keys per query in the window, its own included. None: no window.
             Default: 129.
         rotary (bool): Rotary positions on queries and keys. Default: True.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -373,6 +451,9 @@ class Macchiato(Mixer):
             others last. Default: 0.0.
         span (int from 0 to 2^20): With learned scores: a lasting pair's score is the mean over so many tokens on
             both sides of it. Default: 0.
+        qk_norm_type ("per_head" or "per_layer"): Whether these norms are over each head ("per_head") or over all
+            heads together ("per_layer", OLMo-2). Default: "per_head".
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -396,6 +477,8 @@ class Macchiato(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         scale: float | None = None,
         softcap: float | None = None,
         latents: int | None = None,
@@ -404,6 +487,7 @@ class Macchiato(Mixer):
         taps_start: Literal["normal", "identity"] = "normal",
         window: int | None = 129,
         rotary: bool = True,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         window_logit: float | None = None,
@@ -413,6 +497,8 @@ class Macchiato(Mixer):
         distance: int = 512,
         fading: float = 0.0,
         span: int = 0,
+        qk_norm_type: Literal["per_head", "per_layer"] = "per_head",
+        norm_eps: float = 1e-06,
     ) -> None: ...
 
 
@@ -478,6 +564,7 @@ class Retention(Mixer):
             "none".
         norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-05.
         rotary (bool): Rotary positions on queries and keys. Default: True.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -507,6 +594,7 @@ class Retention(Mixer):
         feature_map: Literal["none", "silu", "relu", "elu"] = "none",
         norm_eps: float = 1e-05,
         rotary: bool = True,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
     ) -> None: ...
@@ -1102,6 +1190,7 @@ class ABC(Mixer):
             64.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1131,6 +1220,7 @@ class ABC(Mixer):
         dtype: torch.dtype | None = None,
         slots: int = 64,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         gate: bool = True,
@@ -1206,6 +1296,7 @@ class BlurryWindow(Mixer):
             they are given. Default: True.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1237,6 +1328,7 @@ class BlurryWindow(Mixer):
         period: int = 33,
         decay: bool = True,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         taps: int | None = 0,
@@ -1265,9 +1357,11 @@ class LoLCATs(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1286,6 +1380,9 @@ class LoLCATs(Mixer):
         mixture ("lolcats", "gated" or "plain"): How softmax part and linear part share a denominator, with s the
             scores and g learned per head: "lolcats", g e^(s - max s) and phi(q).phi(k); "gated", g e^s and (1 -
             g) phi(q).phi(k); "plain", e^s and phi(q).phi(k). Default: "lolcats".
+        qk_norm_type ("per_head" or "per_layer"): Whether these norms are over each head ("per_head") or over all
+            heads together ("per_layer", OLMo-2). Default: "per_head".
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -1309,8 +1406,10 @@ class LoLCATs(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         feature_map: Literal["lolcats", "hedgehog", "hedgehog_exp", "t2r"] = "lolcats",
@@ -1320,6 +1419,8 @@ class LoLCATs(Mixer):
         window: int = 64,
         layout: Literal["sliding", "terrace"] = "terrace",
         mixture: Literal["lolcats", "gated", "plain"] = "lolcats",
+        qk_norm_type: Literal["per_head", "per_layer"] = "per_head",
+        norm_eps: float = 1e-06,
     ) -> None: ...
 
 
@@ -1344,9 +1445,11 @@ class LoLA(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1370,6 +1473,9 @@ class LoLA(Mixer):
             softcap). Unless given, no limit. Default: None.
         token_window (int from 1 to 2^24, or None): A window of so many single tokens in place of chunks. Unless
             given, chunks. Default: None.
+        qk_norm_type ("per_head" or "per_layer"): Whether these norms are over each head ("per_head") or over all
+            heads together ("per_layer", OLMo-2). Default: "per_head".
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -1393,8 +1499,10 @@ class LoLA(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         feature_map: Literal["lolcats", "hedgehog", "hedgehog_exp", "t2r"] = "lolcats",
@@ -1406,6 +1514,8 @@ class LoLA(Mixer):
         scale: float | None = None,
         softcap: float | None = None,
         token_window: int | None = None,
+        qk_norm_type: Literal["per_head", "per_layer"] = "per_head",
+        norm_eps: float = 1e-06,
     ) -> None: ...
 
 
@@ -1430,9 +1540,11 @@ class ExactChunked(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1441,8 +1553,6 @@ class ExactChunked(Mixer):
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
             softcap). Unless given, no limit. Default: None.
-        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
-        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
             no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
@@ -1474,14 +1584,14 @@ class ExactChunked(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         scale: float | None = None,
         softcap: float | None = None,
-        qk_norm: bool = False,
-        output_gate: bool = False,
         taps: int | None = 0,
         taps_start: Literal["normal", "identity"] = "normal",
         chunk: int = 64,
@@ -1511,9 +1621,11 @@ class Longformer(Mixer):
             Default: set by the sizes: 16 for dim=64 and heads=4.
         bias (bool): Whether the maps to queries, keys and values have a bias. Default: False.
         output_bias (bool): Whether the output map has a bias. Unless given, as bias. Default: False.
-        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
+        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
+        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         rotary (bool): Rotary positions on queries and keys. Unless given, as the model's positions are. Default:
             False.
+        rotary_fraction (float from 0 to 1): Share of a head's channels that rotate, the first ones. Default: 1.0.
         rope_theta (float from 1 to 1e+12): Base of the rotary frequencies: channel pair i of K / 2 turns by
             rope_theta^(-2i / K) per token. Unless given, the model's. Default: 10000.0.
         rope_scaling (dict, or None): How rotary frequencies are stretched to a longer context, as in a model's
@@ -1522,8 +1634,6 @@ class Longformer(Mixer):
             sqrt(head_dim). Default: None.
         softcap (float from 1e-06 to 1e+09, or None): Limit of the attention scores: s becomes softcap * tanh(s /
             softcap). Unless given, no limit. Default: None.
-        qk_norm (bool): An RMSNorm of queries and keys, before the rotation. Default: False.
-        output_gate (bool): Multiplies each head's output by sigmoid(W_g x) before the output map. Default: False.
         window (int from 1 to 2^30): Keys per query in the window, its own included; bidirectional, so many on
             each side. Default: 129.
         globals (int from 0 to 65536): First tokens that every query sees, and that, bidirectional, see every
@@ -1554,14 +1664,14 @@ class Longformer(Mixer):
         head_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = False,
-        rotary_fraction: float = 1.0,
+        qk_norm: bool = False,
+        output_gate: bool = False,
         rotary: bool = False,
+        rotary_fraction: float = 1.0,
         rope_theta: float = 10000.0,
         rope_scaling: dict[str, Any] | None = None,
         scale: float | None = None,
         softcap: float | None = None,
-        qk_norm: bool = False,
-        output_gate: bool = False,
         window: int = 129,
         globals: int = 1,
         qk_norm_type: Literal["per_head", "per_layer"] = "per_head",

@@ -62,8 +62,8 @@ class QkNorms {
   QkNorms(Module& layer, const ProjectionSettings& settings) : joint_(settings.joint_qk_norm) {
     if (!settings.qk_norm) return;
     const auto norm = [&](const char* name, int64_t width) {
-      return layer.register_module(
-          name, std::make_shared<RmsNorm>(joint_ ? width : settings.head_dim, *settings.qk_norm));
+      return layer.register_module(name,
+                                   std::make_shared<RmsNorm>(joint_ ? width : settings.head_dim, *settings.qk_norm));
     };
     q_ = norm("q_norm", settings.width());
     k_ = norm("k_norm", settings.kv_width());
