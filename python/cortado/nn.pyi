@@ -831,6 +831,8 @@ class Mamba2(Mixer):
         device: Device of the weights.
         dtype: Type of the weights.
         expand (int from 1 to 64): Inner width as a multiple of dim. Default: 2.
+        width (int from 1 to 2^20): Inner width, summed over the heads, in place of expand. Unless given, expand *
+            dim. Default: set by the sizes: 128 for dim=64 and heads=4.
         groups (int from 1 to 65536): Groups of heads that share B and C, as key heads are shared in grouped
             queries. Default: 1.
         state (int from 1 to 65536): State size N: keys per head. Default: 128.
@@ -838,6 +840,9 @@ class Mamba2(Mixer):
             alone. Default: 4.
         conv_bias (bool): Whether the short convolution has a bias. Default: True.
         bias (bool): Whether the input and output maps have a bias. Default: False.
+        norm ("after_gate", "before_gate" or "none"): Where the output's RMSNorm is: after the gate, before it, or
+            nowhere. Default: "after_gate".
+        step_min (float from 0 to 1000): Smallest step: the softplus of a step is raised to it. Default: 0.0.
         norm_eps (float from 0 to 1): Epsilon of the output's RMSNorm. Default: 1e-05.
 
     Raises:
@@ -859,11 +864,14 @@ class Mamba2(Mixer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         expand: int = 2,
+        width: int | None = None,
         groups: int = 1,
         state: int = 128,
         taps: int | None = 4,
         conv_bias: bool = True,
         bias: bool = False,
+        norm: Literal["after_gate", "before_gate", "none"] = "after_gate",
+        step_min: float = 0.0,
         norm_eps: float = 1e-05,
     ) -> None: ...
 
@@ -1676,6 +1684,52 @@ class Longformer(Mixer):
         globals: int = 1,
         qk_norm_type: Literal["per_head", "per_layer"] = "per_head",
         norm_eps: float = 1e-06,
+    ) -> None: ...
+
+
+class ParallelHybrid(Mixer):
+    """parallel_hybrid: hybrid. Falcon-H1 (Zuo et al. 2025).
+
+        o_t = a attention(x)_t + b recurrence(x)_t
+
+    Forms: causal. State per layer, in numbers: those of both mixers.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads per layer. A mechanism without heads ignores it.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        attention (dict, or None): The first mixer: {"mixer": NAME, ...settings of the mechanism...}. Unless
+            given, softmax. Default: None.
+        attention_scale (float from -1e+06 to 1e+06): Factor of the first mixer's output. Default: 1.0.
+        recurrence (dict, or None): The second mixer. Unless given, mamba2. Default: None.
+        recurrence_scale (float from -1e+06 to 1e+06): Factor of the second mixer's output. Default: 1.0.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.ParallelHybrid(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        attention: dict[str, Any] | None = None,
+        attention_scale: float = 1.0,
+        recurrence: dict[str, Any] | None = None,
+        recurrence_scale: float = 1.0,
     ) -> None: ...
 
 

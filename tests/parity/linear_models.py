@@ -22,6 +22,9 @@ GRANITE = dict(MAMBA2, rms_norm_eps=1e-2, shared_intermediate_size=28, layer_typ
                embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.0625, logits_scaling=6.0)  # fmt: skip
 LFM2 = dict(num_attention_heads=4, num_key_value_heads=2, block_auto_adjust_ff_dim=False, intermediate_size=40, pad_token_id=None)
 OLMO = dict(num_attention_heads=4, intermediate_size=40, pad_token_id=None)
+FALCON = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_ssm=48, mamba_n_heads=4, mamba_d_state=5, mamba_chunk_size=4)
+MULTIPLIERS = dict(embedding_multiplier=5.7, lm_head_multiplier=0.04, key_multiplier=0.39, attention_in_multiplier=0.8, attention_out_multiplier=0.94,
+                   ssm_in_multiplier=1.25, ssm_out_multiplier=0.24, ssm_multipliers=[0.35, 0.25, 0.36, 0.5, 0.35], mlp_multipliers=[0.88, 0.59])
 JAMBA = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_state=5, attn_layer_period=2, attn_layer_offset=1)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
@@ -81,6 +84,13 @@ STATES = {
         linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10, linear_conv_kernel_dim=3, linear_allow_neg_eigval=False,
         rms_norm_eps=1e-2, attention_bias=True, tie_word_embeddings=True,
         rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
+    "falcon_h1": (transformers.FalconH1ForCausalLM, dict(FALCON, **MULTIPLIERS)),
+    "falcon_h1_wide": (transformers.FalconH1ForCausalLM, dict(
+        FALCON, **{**MULTIPLIERS, "ssm_multipliers": [0.7, 1.4, 0.5, 2.0, 0.3]}, mamba_rms_norm=True, mamba_n_groups=2, mamba_d_conv=3,
+        mamba_conv_bias=False, mamba_proj_bias=True, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, head_dim=12,
+        num_key_value_heads=4, rms_norm_eps=1e-2, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
+    "falcon_h1_gated": (transformers.FalconH1ForCausalLM, dict(
+        FALCON, mamba_d_ssm=None, mamba_rms_norm=True, mamba_norm_before_gate=False, projectors_bias=True, num_key_value_heads=None)),
 }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 """`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, FalconMamba, RWKV-4, RecurrentGemma,
-Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2 and OLMo Hybrid of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2, OLMo Hybrid and Falcon-H1 of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import json
@@ -30,7 +30,7 @@ NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": 
          "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
          "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
          "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
-         "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"]}  # fmt: skip
+         "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "falcon_h1": ["parallel_hybrid"]}  # fmt: skip
 
 
 def needs(name):
@@ -245,6 +245,21 @@ def test_tensors_as_they_are_in_memory(name, cortado, build, tmp_path, monkeypat
     check(model_of(name, monkeypatch), tmp_path, cortado, build, change, save_original_format=False)
 
 
+@pytest.mark.mechanism("parallel_hybrid")
+def test_multipliers_round_no_weights_of_16_bits(cortado, build, tmp_path, monkeypatch):
+    """Of Falcon-H1: they are in settings and in norms, which are kept in float32."""
+    model = model_of("falcon_h1", monkeypatch)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.bfloat16())
+
+    def change(folder):
+        tensors = load_file(folder / "model.safetensors")
+        save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+    check(model, tmp_path, cortado, build, change)
+
+
 @pytest.mark.mechanism("gated_delta_net")
 def test_a_text_model_with_the_names_of_the_whole(cortado, build, tmp_path, monkeypatch):
     """Of Qwen3.5, saved from a model of images and texts."""
@@ -315,6 +330,9 @@ REFUSED = {
              ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}), ("conv_L_cache", 0), ("quantization_config", {"bits": 4})],
     "olmo_hybrid": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("layer_types", ["sliding_attention"] * 3),
                     ("linear_num_key_heads", 3), ("num_attention_heads", 5), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
+    "falcon_h1": [("hidden_act", "gelu"), ("time_step_limit", [0.1, 0.2]), ("mamba_use_mlp", False), ("mamba_n_heads", 5), ("mamba_n_groups", 3),
+                  ("mamba_d_head", 9), ("ssm_multipliers", [1.0, 2.0]), ("mlp_multipliers", [1.0, 0.0]), ("mlp_multipliers", [1.0, 1e-5]),
+                  ("key_multiplier", 0.0), ("num_key_value_heads", 3), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "cortado/base/error.h"
+#include "cortado/mechanisms/mamba2/mixer.h"
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
 
@@ -11,8 +12,8 @@ namespace cortado {
 
 // Mechanisms without a header.
 extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
-    kMamba2, kRwkv4, kRwkv4ChannelMix, kRwkv6, kDeltaNet, kGatedDeltaNet, kKda, kAbc, kGatedSlotAttention,
-    kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kGriffin, kGatedShortConv, kH3, kS5, kMega, kLuna,
+    kRwkv4, kRwkv4ChannelMix, kRwkv6, kDeltaNet, kGatedDeltaNet, kKda, kAbc, kGatedSlotAttention, kBlurryWindow,
+    kLolcats, kLola, kExactChunked, kLongformer, kParallelHybrid, kGriffin, kGatedShortConv, kH3, kS5, kMega, kLuna,
     kLinformer, kPerceiver, kMla;
 
 const std::vector<const Mechanism*>& mechanisms() {
@@ -44,6 +45,7 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kLola,                //
       &kExactChunked,        //
       &kLongformer,          //
+      &kParallelHybrid,      //
       &kGriffin,             //
       &kGatedShortConv,      //
       &kH3,                  //

@@ -107,6 +107,20 @@ Tensor SpareRoom::append(const std::string& name, const Tensor& x, const Tensor&
   return buffer.narrow(1, start, total);
 }
 
+SequenceState SequenceState::part(const std::string& name, const std::string& mechanism) {
+  SequenceState found(mechanism);
+  for (const auto& [full, tensor] : tensors_) {
+    if (full.starts_with(name + ".")) found.add(full.substr(name.size() + 1), tensor);
+  }
+  found.room_ = std::move(rooms_of_parts_[name]);
+  return found;
+}
+
+void SequenceState::put(const std::string& name, SequenceState part) {
+  for (const auto& [tensor_name, tensor] : part.tensors_) at(concat(name, ".", tensor_name)) = tensor;
+  rooms_of_parts_[name] = std::move(part.room_);
+}
+
 int64_t SequenceState::bytes() const {
   int64_t total = 0;
   for (const auto& [name, tensor] : tensors_) total += tensor.numel() * tensor.element_size();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -63,10 +64,17 @@ class SequenceState {
   int64_t bytes() const;                                     // memory in use, without spare memory
   SpareRoom& room() { return room_; }
 
+  // A mixer that is made of mixers keeps the states of its parts in its own, under the names "PART.TENSOR"
+  // (StateLayout::within). `part` returns one as a state by itself, which shares the memory, and `put` stores it again
+  // after a call.
+  SequenceState part(const std::string& name, const std::string& mechanism);
+  void put(const std::string& name, SequenceState part);
+
  private:
   std::string mechanism_;
   std::vector<std::pair<std::string, Tensor>> tensors_;
   SpareRoom room_;
+  std::map<std::string, SpareRoom> rooms_of_parts_;
 };
 
 // Returns the tensor that a call continues from; none without a state.

@@ -36,6 +36,15 @@ Tensor right_aligned(const Tensor& x, int64_t places) {
   return at::cat({at::zeros(sizes, x.options()), x}, 1);
 }
 
+void StateLayout::within(const std::string& part, const StateLayout& layout) {
+  for (Entry entry : layout.entries_) {
+    for (std::string* name : {&entry.name, &entry.held, &entry.position}) {
+      if (!name->empty()) *name = concat(part, ".", *name);
+    }
+    entries_.push_back(std::move(entry));
+  }
+}
+
 at::ScalarType StateLayout::Entry::type_of(at::ScalarType input, std::optional<at::ScalarType> cache) const {
   if (type == Type::kCounter) return at::kLong;
   if (cached) return cache.value_or(input);
@@ -84,7 +93,7 @@ int64_t StateLayout::used(const Entry& entry, const SequenceState& state) {
 // The places of a cache that some row needs: the first one, and their number.
 std::pair<int64_t, int64_t> StateLayout::filled(const Entry& entry, const SequenceState& state) const {
   const bool counted = !entry.held.empty() && !entry.grows;
-  const Tensor numbers = state.at(counted ? entry.held : kPosition).to(at::kCPU);
+  const Tensor numbers = state.at(counted ? entry.held : entry.position).to(at::kCPU);
   int64_t end = state.at(entry.name).size(1), count = 0;
   if (entry.grows) end = used(entry, state);
   for (int64_t n = 0; n < numbers.size(0); ++n) {

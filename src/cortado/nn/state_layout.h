@@ -36,7 +36,7 @@ class StateLayout {
   }
   // A ring in the type of growing caches, which may differ from that of x.
   void cached_ring(const std::string& name, std::vector<int64_t> shape, Places places) {
-    entries_.push_back({name, Type::kInput, std::move(shape), 0, std::move(places), {}, false, true});
+    entries_.push_back({name, Type::kInput, std::move(shape), 0, std::move(places), {}, kPosition, false, true});
   }
   // A ring in the type of scans: scores of its keys.
   void scan_ring(const std::string& name, std::vector<int64_t> shape, Places places, const std::string& held) {
@@ -50,11 +50,13 @@ class StateLayout {
   // how many places from the left hold tokens; tokens are right-aligned among them.
   void growing(const std::string& name, std::vector<int64_t> shape, int64_t block, const std::string& used) {
     const auto blocks = [block](int64_t tokens) { return (tokens + block - 1) / block * block; };
-    entries_.push_back({name, Type::kInput, std::move(shape), 0, blocks, used, true, true});
+    entries_.push_back({name, Type::kInput, std::move(shape), 0, blocks, used, kPosition, true, true});
   }
   // One int64 number.
   void counter(const std::string& name) { entries_.push_back({name, Type::kCounter, {}}); }
   void position() { counter(kPosition); }
+  // The tensors of a part of the mixer, under the names "PART.TENSOR" (SequenceState::part).
+  void within(const std::string& part, const StateLayout& layout);
 
   // Returns the state before the first token for `rows` sequences. `options` gives the device and the type of x,
   // `cache` the type of caches if it differs.
@@ -91,6 +93,7 @@ class StateLayout {
     double fill = 0;
     Places places = {};                  // places of a cache; empty: not a cache
     std::string held = {};               // the counter of a row's filled places
+    std::string position = kPosition;    // the counter of tokens read
     bool grows = false, cached = false;  // cached: in the type of caches
 
     at::ScalarType type_of(at::ScalarType input, std::optional<at::ScalarType> cache) const;

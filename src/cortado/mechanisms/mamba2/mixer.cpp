@@ -1,5 +1,6 @@
 // mamba2: state-space duality, a gated scan with one decay per head.
-#include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/mamba2/mixer.h"
+
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/part_scan.h"
@@ -10,25 +11,38 @@
 namespace cortado {
 namespace {
 
+// Reads "width", or "expand" times the model's width.
+int64_t read_mamba2_width(JsonReader& settings, const MixerContext& context) {
+  if (!settings.has("width"))
+    return settings.integer("width", 1, 1 << 20, settings.integer("expand", 1, 64, 2) * context.dim);
+  settings.fail_if(settings.has("expand"), "\"width\" stands in place of \"expand\"");
+  return settings.integer("width", 1, 1 << 20);
+}
+
 // State: "scan_state" [rows, H, N, P], "conv" [rows, taps-1, inner + 2·groups·N].
 class Mamba2Mixer : public Mixer {
  public:
   Mamba2Mixer(JsonReader& settings, const MixerContext& context)
       : Mixer("mamba2"),
-        inner_(settings.integer("expand", 1, 64, 2) * context.dim),
-        heads_(read_heads(settings, context, inner_, "expand times dim")),
+        inner_(read_mamba2_width(settings, context)),
+        heads_(read_heads(settings, context, inner_, "the width")),
         groups_(settings.integer("groups", 1, 65536, 1)) {
     settings.fail_if(heads_ % groups_ != 0, "heads (", heads_, ") is not divisible by groups (", groups_, ")");
     state_ = settings.integer("state", 1, 1 << 16, 128);
     const int64_t taps = read_taps(settings, 4), mixed = inner_ + 2 * groups_ * state_;
     const bool conv_bias = settings.boolean("conv_bias", true), bias = settings.boolean("bias", false);
-    const double norm_eps = settings.number("norm_eps", 0.0, 1.0, 1e-5);
+    const std::string norm = settings.choice("norm", {"after_gate", "before_gate", "none"}, "after_gate");
+    gates_last_ = norm == "before_gate";
+    step_min_ = settings.number("step_min", 0.0, 1e3, 0.0);
     in_ = register_module("in", std::make_shared<Linear>(context.dim, inner_ + mixed + heads_, bias));
     if (taps > 0) conv_ = register_module("conv", std::make_shared<ShortConvolution>(mixed, taps, conv_bias));
     register_parameter(a_log_, "a_log", at::empty({heads_}).uniform_(1, 16).log(), Role::kDynamics);
     register_parameter(skip_, "skip", at::ones({heads_}), Role::kGain);
     register_parameter(step_bias_, "step_bias", initial_step_bias({heads_}), Role::kDynamics);
-    norm_ = register_module("norm", std::make_shared<RmsNorm>(inner_, norm_eps, groups_));
+    if (norm != "none") {
+      const double norm_eps = settings.number("norm_eps", 0.0, 1.0, 1e-5);
+      norm_ = register_module("norm", std::make_shared<RmsNorm>(inner_, norm_eps, groups_));
+    }
     out_ = register_module("out", make_output_linear(inner_, context.dim, bias));
   }
 
@@ -66,33 +80,39 @@ class Mamba2Mixer : public Mixer {
     return {parts[0], parts[1], parts[2]};
   }
 
-  // q = C, k = B, v = Δ x, g = -exp(A_log) Δ with Δ = softplus(step + bias).
+  // q = C, k = B, v = Δ x, g = -exp(A_log) Δ with Δ = softplus(step + bias), or step_min if that is more.
   Operands operands(const Tensor& convolved, const Tensor& step) const {
     const int64_t shared = groups_ * state_;
     const auto parts = convolved.split_with_sizes({inner_, shared, shared}, -1);
-    const Tensor x = split_heads(parts[0], heads_), delta = at::softplus(widen(step) + widen(step_bias_));
+    const Tensor x = split_heads(parts[0], heads_);
+    Tensor delta = at::softplus(widen(step) + widen(step_bias_));
+    if (step_min_ > 0) delta = delta.clamp_min(step_min_);
     return {x, split_heads(parts[2], groups_), split_heads(parts[1], groups_), widen(x) * delta.unsqueeze(-1),
             -widen(a_log_).exp() * delta};
   }
 
-  // RMSNorm((o + D x) ⊙ silu(z))
+  // RMSNorm((o + D x) ⊙ silu(z)), or as "norm" says.
   Tensor output(const Tensor& o, const Tensor& x, const Tensor& z) const {
     const Tensor y = merge_heads(o + widen(skip_).unsqueeze(-1) * x);
-    return out_->forward(norm_->forward((y * at::silu(z)).to(z.scalar_type())));
+    if (gates_last_) return out_->forward(norm_->forward(y.to(z.scalar_type())) * at::silu(z));
+    const Tensor gated = (y * at::silu(z)).to(z.scalar_type());
+    return out_->forward(norm_ ? norm_->forward(gated) : gated);
   }
 
   int64_t inner_;           // channels of x and z, summed over the heads
   int64_t heads_, groups_;  // groups of heads share B and C
   int64_t state_;           // N
+  bool gates_last_;         // the gate follows the norm
+  double step_min_;
   std::shared_ptr<Linear> in_, out_;
   std::shared_ptr<ShortConvolution> conv_;
-  std::shared_ptr<RmsNorm> norm_;
+  std::shared_ptr<RmsNorm> norm_;    // null: none
   Tensor a_log_, skip_, step_bias_;  // [H]
 };
 
 }  // namespace
 
-extern const Mechanism kMamba2 = {
+const Mechanism kMamba2 = {
     .name = "mamba2",
     .family = "state space",
     .paper = "Mamba-2 (Dao & Gu 2024) eq. 1-2, §6-7",

@@ -72,6 +72,16 @@ void RenamedWeights::joint_experts(const std::string& gate_up, const std::string
   }
 }
 
+void RenamedWeights::then(const std::string& ours, const std::function<Tensor(const Tensor&)>& change) {
+  for (RenamedWeight& weight : list) {
+    if (weight.ours != ours || !change) continue;
+    for (TheirTensor& form : weight.forms) {
+      const auto first = form.change;
+      form.change = [=](const Tensor& x) { return change(first ? first(x) : x); };
+    }
+  }
+}
+
 void RenamedWeights::within(const std::string& ours, const std::string& theirs, const RenamedWeights& part) {
   for (RenamedWeight weight : part.list) {
     weight.ours = concat(ours, ".", weight.ours);
@@ -122,9 +132,10 @@ namespace {
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> all = [] {
     std::vector<Architecture> list;
-    for (const auto& family : {mamba_architectures, mamba_hybrid_architectures, flash_linear_attention_architectures,
-                               rwkv_architectures, recurrent_gemma_architectures, qwen3_next_architectures,
-                               qwen3_moe_architectures, lfm2_architectures, olmo_architectures}) {
+    for (const auto& family :
+         {mamba_architectures, mamba_hybrid_architectures, flash_linear_attention_architectures, rwkv_architectures,
+          recurrent_gemma_architectures, qwen3_next_architectures, qwen3_moe_architectures, lfm2_architectures,
+          olmo_architectures, falcon_h1_architectures}) {
       for (Architecture& architecture : family()) list.push_back(std::move(architecture));
     }
     return list;

@@ -63,6 +63,8 @@ struct RenamedWeights {
   void experts(const std::string& theirs, const ExpertSizes& sizes);
   // The second of these forms, by the names of the two tensors: [E, 2 F, D], the gate's rows first, and [E, D, F].
   void joint_experts(const std::string& gate_up, const std::string& down, const ExpertSizes& sizes);
+  // Applies one more change to a weight, if it has been mapped.
+  void then(const std::string& ours, const std::function<Tensor(const Tensor&)>& change);
   // Adds all weights of a part under these prefixes.
   void within(const std::string& ours, const std::string& theirs, const RenamedWeights& part);
 };
@@ -133,5 +135,6 @@ std::vector<Architecture> qwen3_next_architectures();
 std::vector<Architecture> qwen3_moe_architectures();
 std::vector<Architecture> lfm2_architectures();
 std::vector<Architecture> olmo_architectures();
+std::vector<Architecture> falcon_h1_architectures();
 
 }  // namespace cortado

@@ -106,22 +106,24 @@ int64_t read_step_rank(JsonReader& config, const char* key, int64_t dim) {
 }
 
 RenamedMixer mamba2_mixer(const Mamba2Sizes& sizes, int64_t dim) {
-  const int64_t inner = sizes.expand * dim, mixed = inner + 2 * sizes.groups * sizes.state;
+  const int64_t inner = sizes.width.value_or(sizes.expand * dim), mixed = inner + 2 * sizes.groups * sizes.state;
+  const bool normed = sizes.norm != "none";
   RenamedMixer mixer({{"mixer", "mamba2"},
-                      {"expand", sizes.expand},
+                      {sizes.width ? "width" : "expand", sizes.width.value_or(sizes.expand)},
                       {"heads", sizes.heads},
                       {"groups", sizes.groups},
                       {"state", sizes.state},
                       {"taps", sizes.taps},
                       {"conv_bias", sizes.conv_bias},
-                      {"bias", sizes.bias},
-                      {"norm_eps", sizes.norm_eps}});
+                      {"bias", sizes.bias}});
+  if (normed) mixer.settings["norm_eps"] = sizes.norm_eps;
+  if (sizes.norm != "after_gate") mixer.settings["norm"] = sizes.norm;
   mixer.linear("in", "in_proj", inner + mixed + sizes.heads, dim, sizes.bias);
   mixer.convolution("conv", "conv1d", mixed, sizes.taps, sizes.conv_bias);
   mixer.map("a_log", "A_log", {sizes.heads});
   mixer.map("skip", "D", {sizes.heads});
   mixer.map("step_bias", "dt_bias", {sizes.heads});
-  mixer.norm("norm", "norm", inner);
+  if (normed) mixer.norm("norm", "norm", inner);
   mixer.linear("out", "out_proj", dim, inner, sizes.bias);
   return mixer;
 }

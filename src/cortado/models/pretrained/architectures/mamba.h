@@ -1,6 +1,9 @@
 // Mixers of Mamba and Mamba-2, for the readers of models that contain them.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "cortado/models/pretrained/renamed.h"
 
 namespace cortado {
@@ -16,11 +19,13 @@ RenamedMixer mamba_mixer(const MambaSizes& sizes, int64_t dim);
 // Reads the rank of the steps' map: a number, or "auto".
 int64_t read_step_rank(JsonReader& config, const char* key, int64_t dim);
 
-// Sizes of a Mamba-2 mixer, whose width is `expand` times the model's.
+// Sizes of a Mamba-2 mixer, whose width is `width` or, without it, `expand` times the model's.
 struct Mamba2Sizes {
-  int64_t expand, heads, groups, state, taps;
-  bool bias, conv_bias;
-  double norm_eps;
+  int64_t expand = 0, heads = 0, groups = 1, state = 0, taps = 0;
+  bool bias = false, conv_bias = false;
+  double norm_eps = 0;
+  std::optional<int64_t> width = {};
+  std::string norm = "after_gate";  // the mixer's setting
 };
 RenamedMixer mamba2_mixer(const Mamba2Sizes& sizes, int64_t dim);
 
