@@ -25,6 +25,8 @@ OLMO = dict(num_attention_heads=4, intermediate_size=40, pad_token_id=None)
 FALCON = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_ssm=48, mamba_n_heads=4, mamba_d_state=5, mamba_chunk_size=4)
 MULTIPLIERS = dict(embedding_multiplier=5.7, lm_head_multiplier=0.04, key_multiplier=0.39, attention_in_multiplier=0.8, attention_out_multiplier=0.94,
                    ssm_in_multiplier=1.25, ssm_out_multiplier=0.24, ssm_multipliers=[0.35, 0.25, 0.36, 0.5, 0.35], mlp_multipliers=[0.88, 0.59])
+NEMOTRON = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=12, mamba_num_heads=4, mamba_head_dim=10, n_groups=2, ssm_state_size=5,
+                intermediate_size=40, chunk_size=4)  # fmt: skip
 JAMBA = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_state=5, attn_layer_period=2, attn_layer_offset=1)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
@@ -91,6 +93,10 @@ STATES = {
         num_key_value_heads=4, rms_norm_eps=1e-2, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
     "falcon_h1_gated": (transformers.FalconH1ForCausalLM, dict(
         FALCON, mamba_d_ssm=None, mamba_rms_norm=True, mamba_norm_before_gate=False, projectors_bias=True, num_key_value_heads=None)),
+    "nemotron_h": (transformers.NemotronHForCausalLM, dict(NEMOTRON, layers_block_type=["mamba", "mlp", "mamba", "attention", "mlp"])),
+    "nemotron_h_wide": (transformers.NemotronHForCausalLM, dict(
+        NEMOTRON, layers_block_type=["attention", "mlp", "mamba", "mamba"], use_bias=True, mlp_bias=True, use_conv_bias=False,
+        conv_kernel=3, n_groups=1, time_step_min=0.5, layer_norm_epsilon=1e-2)),
 }  # fmt: skip
 
 

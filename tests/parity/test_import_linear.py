@@ -1,5 +1,5 @@
 """`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, FalconMamba, RWKV-4, RecurrentGemma,
-Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2, OLMo Hybrid and Falcon-H1 of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2, OLMo Hybrid, Falcon-H1 and Nemotron-H of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import json
@@ -30,7 +30,7 @@ NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": 
          "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
          "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
          "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
-         "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "falcon_h1": ["parallel_hybrid"]}  # fmt: skip
+         "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "falcon_h1": ["parallel_hybrid"], "nemotron_h": ["mamba2"]}  # fmt: skip
 
 
 def needs(name):
@@ -333,6 +333,9 @@ REFUSED = {
     "falcon_h1": [("hidden_act", "gelu"), ("time_step_limit", [0.1, 0.2]), ("mamba_use_mlp", False), ("mamba_n_heads", 5), ("mamba_n_groups", 3),
                   ("mamba_d_head", 9), ("ssm_multipliers", [1.0, 2.0]), ("mlp_multipliers", [1.0, 0.0]), ("mlp_multipliers", [1.0, 1e-5]),
                   ("key_multiplier", 0.0), ("num_key_value_heads", 3), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
+    "nemotron_h": [("mlp_hidden_act", "silu"), ("mamba_hidden_act", "gelu"), ("layers_block_type", ["mamba", "moe"]), ("n_groups", 3),
+                   ("layers_block_type", ["mlp", "mamba"]), ("layers_block_type", "M--*-"), ("layers_block_type", []), ("attention_bias", True),
+                   ("sliding_window", 5), ("tie_word_embeddings", True), ("num_key_value_heads", 3)],
 }  # fmt: skip
 
 

@@ -136,5 +136,6 @@ std::vector<Architecture> qwen3_moe_architectures();
 std::vector<Architecture> lfm2_architectures();
 std::vector<Architecture> olmo_architectures();
 std::vector<Architecture> falcon_h1_architectures();
+std::vector<Architecture> nemotron_h_architectures();
 
 }  // namespace cortado
