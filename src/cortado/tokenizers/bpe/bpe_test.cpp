@@ -260,8 +260,16 @@ TEST(Bpe, EncodesBeginnings) {
 TEST(Gguf, Gpt2Vocabularies) {
   VocabularyMetadata metadata = small_gpt2();
   using Ids = std::vector<int32_t>;
-  for (const auto& [pre, twelve] : std::vector<std::pair<std::string, Ids>>{
-           {"gpt-2", {258}}, {"smollm", {'1', '2'}}, {"qwen2", {'1', '2'}}, {"llama-bpe", {258}}, {"default", {258}}}) {
+  for (const auto& [pre, twelve] : std::vector<std::pair<std::string, Ids>>{{"gpt-2", {258}},
+                                                                            {"smollm", {'1', '2'}},
+                                                                            {"qwen2", {'1', '2'}},
+                                                                            {"llama-bpe", {258}},
+                                                                            {"default", {258}},
+                                                                            {"qwen35", {'1', '2'}},
+                                                                            {"refact", {'1', '2'}},
+                                                                            {"dbrx", {258}},
+                                                                            {"mpt", {258}},
+                                                                            {"olmo", {258}}}) {
     metadata.pre = pre;
     const auto tokenizer = import_vocabulary(metadata, "test");
     EXPECT_EQ(tokenizer->encode("12"), twelve) << pre;
@@ -272,9 +280,9 @@ TEST(Gguf, Gpt2Vocabularies) {
     EXPECT_EQ(saved_and_loaded(*tokenizer, text), text) << pre;
   }
   metadata.pre = "klingon";
-  EXPECT_EQ(
-      error_of([&] { import_vocabulary(metadata, "f.gguf"); }),
-      "[f.gguf] tokenizer.ggml.pre \"klingon\" is not supported: gpt-2, llama-bpe, qwen2, smollm and default are");
+  EXPECT_EQ(error_of([&] { import_vocabulary(metadata, "f.gguf"); }),
+            "[f.gguf] tokenizer.ggml.pre \"klingon\" is not supported: gpt-2, llama-bpe, dbrx, qwen2, qwen35, smollm, "
+            "refact, mpt, olmo and default are");
 }
 
 TEST(Gguf, BadMetadata) {

@@ -23,17 +23,25 @@ std::vector<PreTokenizerStep> steps_of(const std::string& pre, const std::string
   const std::string contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
   const std::string rest = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
   const PreTokenizerStep bytes{"bytes"};
-  if (pre == "gpt-2" || pre == "gpt2" || pre == "phi-2") return {words(kGpt2Words), bytes};
-  if (pre == "smollm" || pre == "starcoder") return {words("\\p{N}"), words(kGpt2Words), bytes};
-  if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3") {
+  if (pre == "gpt-2" || pre == "gpt2" || pre == "phi-2" || pre == "mpt" || pre == "olmo")
+    return {words(kGpt2Words), bytes};
+  if (pre == "smollm" || pre == "starcoder" || pre == "refact") return {words("\\p{N}"), words(kGpt2Words), bytes};
+  if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3" || pre == "dbrx") {
     return {words(contractions + "\\p{N}{1,3}" + rest), bytes};
   }
   if (pre == "qwen2" || pre == "deepseek-r1-qwen") return {words(contractions + "\\p{N}" + rest), bytes};
+  if (pre == "qwen35") {  // as qwen2, and marks belong to letters
+    return {
+        words("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+"
+              "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"),
+        bytes};
+  }
   if (pre == "default") {  // llama.cpp's rule for files that name no pre-tokenizer
     return {words("[\\p{P}\\$\\+<=>\\^~\\|]+"), words(kGpt2Words), words("\\p{N}+"), words("[0-9][0-9][0-9]"), bytes};
   }
-  throw InputError(concat("[", place, "] tokenizer.ggml.pre \"", pre,
-                          "\" is not supported: gpt-2, llama-bpe, qwen2, smollm and default are"));
+  throw InputError(
+      concat("[", place, "] tokenizer.ggml.pre \"", pre,
+             "\" is not supported: gpt-2, llama-bpe, dbrx, qwen2, qwen35, smollm, refact, mpt, olmo and default are"));
 }
 
 int32_t type_of(const VocabularyMetadata& metadata, size_t id) {
@@ -84,7 +92,7 @@ BpeDefinition define_bytes(const VocabularyMetadata& metadata, const std::string
     definition.pre_tokenizer.insert(definition.pre_tokenizer.begin(), {"prefix_space"});
   // Qwen2's tokenizer normalises to NFC, Llama 3's keeps words that are tokens; the file does not say so.
   const bool llama3 = metadata.pre == "llama-bpe" || metadata.pre == "llama3" || metadata.pre == "llama-v3";
-  if (metadata.pre == "qwen2") definition.normalizer = {{"nfc"}};
+  if (metadata.pre == "qwen2" || metadata.pre == "qwen35") definition.normalizer = {{"nfc"}};
   definition.ignore_merges = llama3;
   definition.decoder = {{"bytes"}};
   add_marked_tokens(metadata, false, definition);
