@@ -108,7 +108,9 @@ bool is_foreign_config(const std::string& folder) {
   if (!fs::exists(folder + "/config.json", ignored)) return false;
   try {
     const Json config = folder_config(folder);
-    return config.is_object() && config.contains("model_type") && config["model_type"] != kModelType;
+    if (!config.is_object()) return false;
+    if (!config.contains("model_type")) return config.contains("ssm_cfg");  // mamba_ssm's
+    return config["model_type"] != kModelType;
   } catch (const InputError&) {  // whoever reads the folder reports the error
     return false;
   }

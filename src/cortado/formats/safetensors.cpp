@@ -21,9 +21,17 @@ constexpr int64_t kMaxElements = int64_t{1} << 48;
 constexpr size_t kMaxDimensions = 32;
 constexpr const char* kChecksum = "checksum";
 
-const Words<at::ScalarType> kTypeNames = {
-    {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}, {"I64", at::kLong},
-    {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},  {"U8", at::kByte},       {"BOOL", at::kBool}};
+const Words<at::ScalarType> kTypeNames = {{"F64", at::kDouble},
+                                          {"F32", at::kFloat},
+                                          {"F16", at::kHalf},
+                                          {"BF16", at::kBFloat16},
+                                          {"I64", at::kLong},
+                                          {"I32", at::kInt},
+                                          {"I16", at::kShort},
+                                          {"I8", at::kChar},
+                                          {"U8", at::kByte},
+                                          {"BOOL", at::kBool},
+                                          {"F8_E4M3", at::kFloat8_e4m3fn}};
 
 std::string type_name(const std::string& tensor, at::ScalarType type) {
   for (const auto& [name, known] : kTypeNames) {

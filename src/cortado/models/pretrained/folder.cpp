@@ -47,6 +47,22 @@ void add_shards(const std::string& folder, const std::string& index, NamedViews&
   }
 }
 
+// Says how to get safetensors, if the folder has the weights in PyTorch's own format. transformers knows the models
+// whose config has a type; mamba_ssm's are one file.
+void refuse_pickled(const std::string& folder) {
+  const bool one = is_there(folder + "/pytorch_model.bin");
+  if (!one && !is_there(folder + "/pytorch_model.bin.index.json")) return;
+  const std::string begin = concat("[import] ", folder, " has its weights in pytorch_model.bin, which is not read. In ",
+                                   "Python, these lines write model.safetensors: ");
+  const bool typed = folder_config(folder).contains("model_type");
+  fail_input_if(typed || !one, begin, "from transformers import AutoModelForCausalLM; ",
+                "AutoModelForCausalLM.from_pretrained(\"", folder, "\", dtype=\"auto\").save_pretrained(\"", folder,
+                "\", safe_serialization=True)");
+  fail_input_if(true, begin, "import torch; from safetensors.torch import save_file; save_file({k: v.clone() for k, v ",
+                "in torch.load(\"", folder, "/pytorch_model.bin\", weights_only=True).items()}, \"", folder,
+                "/model.safetensors\")");
+}
+
 }  // namespace
 
 Json folder_config(const std::string& folder) {
@@ -61,6 +77,7 @@ std::map<std::string, Tensor> folder_tensors(const std::string& folder) {
   if (is_there(index)) {
     add_shards(folder, index, tensors);
   } else {
+    if (!is_there(single)) refuse_pickled(folder);
     fail_input_if(!is_there(single), "[import] ", folder, " has no model.safetensors and no ",
                   "model.safetensors.index.json; other kinds of weights are not read");
     add_file(single, nullptr, tensors);

@@ -3,6 +3,7 @@
 #include "cortado/base/error.h"
 #include "cortado/models/pretrained/decoders.h"
 #include "cortado/models/pretrained/folder.h"
+#include "cortado/models/pretrained/quantised.h"
 
 namespace cortado {
 
@@ -92,17 +93,22 @@ PretrainedSource open_hugging_face(const std::string& folder) {
   const std::string path = folder + "/config.json";
   JsonReader config(folder_config(folder), path);
   const DecoderFamily& family = family_of(config);
-  if (config.has("quantization_config")) config.fail("quantised weights in a Hugging Face folder are not supported");
+  BlockScales blocks = read_quantisation(config);
   PretrainedDecoder decoder;
   decoder.source = path;
   decoder.model.name = std::filesystem::path(folder + "/.").lexically_normal().parent_path().filename().string();
   family.read(config, decoder);
   PretrainedSource source{decoder, &PretrainedWeight::hugging_face};
   auto tensors = folder_tensors(folder);
-  if (family.rename) family.rename(decoder, tensors);
+  blocks.take(tensors, folder);
+  if (family.rename) {
+    for (auto& [name, tensor] : tensors) tensor = blocks.decode(name, tensor);
+    blocks.scales.clear();
+    family.rename(decoder, tensors);
+  }
   for (const auto& [name, tensor] : tensors) source.shapes[name] = tensor.sizes().vec();
   source.read = [=](const PretrainedWeight& weight) -> Tensor {
-    const Tensor& tensor = tensors.at(weight.hugging_face);
+    const Tensor tensor = blocks.decode(weight.hugging_face, tensors.at(weight.hugging_face));
     fail_input_if(!at::isFloatingType(tensor.scalar_type()), "[import] ", folder, ": \"", weight.hugging_face,
                   "\" is of type ", c10::toString(tensor.scalar_type()), ", expected float32, float16 or bfloat16");
     // Gemma's norms multiply by 1 + w. The sum is kept in float32, because 16 bits would round it.

@@ -276,7 +276,7 @@ TEST(Pretrained, NamesWhatAFolderLacks) {
       "models of type \"bert\" are not supported; supported: llama, mistral, qwen2, qwen3, smollm3, granite, "
       "seed_oss, gemma, gemma2, gemma3_text, phi3, mamba, ");
   write("config.json", R"({"model_type": "llama", "quantization_config": {"bits": 4}})");
-  refused("quantised weights");
+  refused("weights quantised by \"unknown\" are not read");
   const std::string sizes = R"("model_type": "llama", "vocab_size": 4, "hidden_size": 8, "num_attention_heads": 2,
                                "intermediate_size": 8, "num_hidden_layers": 1)";
   write("config.json", "{" + sizes + R"(, "rope_scaling": {"rope_type": "axial", "factor": 2}})");

@@ -10,6 +10,7 @@
 #include "cortado/models/pretrained/folder.h"
 #include "cortado/models/pretrained/gguf_renamed.h"
 #include "cortado/models/pretrained/pretrained.h"
+#include "cortado/models/pretrained/quantised.h"
 
 namespace cortado {
 
@@ -133,7 +134,7 @@ const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> all = [] {
     std::vector<Architecture> list;
     for (const auto& family :
-         {mamba_architectures, mamba_hybrid_architectures, flash_linear_attention_architectures, rwkv_architectures,
+         {mamba_architectures, mamba_ssm_architectures, mamba_hybrid_architectures, flash_linear_attention_architectures, rwkv_architectures,
           recurrent_gemma_architectures, qwen3_next_architectures, qwen3_moe_architectures, lfm2_architectures,
           olmo_architectures, falcon_h1_architectures, nemotron_h_architectures}) {
       for (Architecture& architecture : family()) list.push_back(std::move(architecture));
@@ -154,13 +155,16 @@ std::optional<RenamedSource> renamed_folder(const std::string& folder) {
   if (!model) return std::nullopt;
   set_source(*model, config.place(),
              std::filesystem::path(folder + "/.").lexically_normal().parent_path().filename().string());
+  const BlockScales sizes = read_quantisation(config);
   return RenamedSource{*model, [=] {
-                         const auto views = folder_tensors(folder);
+                         auto views = folder_tensors(folder);
+                         BlockScales blocks = sizes;
+                         blocks.take(views, folder);
                          TheirTensors tensors;
                          for (const auto& [name, view] : views)
                            tensors.kinds[name] = {view.sizes().vec(), view.scalar_type()};
-                         tensors.read = [views](const TheirTensor& form) {
-                           const Tensor& whole = views.at(form.name);
+                         tensors.read = [=](const TheirTensor& form) {
+                           const Tensor whole = blocks.decode(form.name, views.at(form.name));
                            return form.index ? whole.select(0, *form.index) : whole;
                          };
                          return tensors;
@@ -245,10 +249,10 @@ PretrainedModel read_renamed(const RenamedSource& source, std::optional<at::Scal
 }  // namespace
 
 std::optional<RenamedModel> read_architecture(JsonReader& config) {
-  const std::string type = config.text("model_type", "none");
+  // Configs of mamba_ssm, the program of Mamba's authors, have no type.
+  const std::string type = config.text("model_type", config.has("ssm_cfg") ? kMambaSsm : "none");
   for (const Architecture& architecture : architectures()) {
     if (type != architecture.type) continue;
-    if (config.has("quantization_config")) config.fail("quantised weights in a Hugging Face folder are not supported");
     return architecture.read(config);
   }
   return std::nullopt;

@@ -109,6 +109,9 @@ void expect_silu(JsonReader& config);
 // `width` divided by the number of heads ("num_heads"). Throws InputError if it does not divide.
 int64_t head_size(JsonReader& config, int64_t width, int64_t heads);
 
+// The type of configs without one, whose settings of the mixer are in "ssm_cfg".
+inline constexpr const char* kMambaSsm = "mamba_ssm";
+
 inline constexpr int64_t kWidest = 1 << 20, kMostHeads = 65536, kDeepest = 10000;
 
 struct ModelSizes {
@@ -127,6 +130,7 @@ struct Architecture {
 };
 // architectures/
 std::vector<Architecture> mamba_architectures();
+std::vector<Architecture> mamba_ssm_architectures();
 std::vector<Architecture> mamba_hybrid_architectures();
 std::vector<Architecture> flash_linear_attention_architectures();
 std::vector<Architecture> rwkv_architectures();
