@@ -132,8 +132,8 @@ def halves_to_pairs(values, heads):
     return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
-def changed(name, values, architecture, config):
-    """Returns [(name, values)] as the converter changes a tensor; most names are still the folder's."""
+def changed(name, values, architecture, config, early):
+    """Returns [(name, values)] as the converter changes a tensor; most names are still the folder's. `early`: the converter's first version."""
     inside = name.split("linear_attn.")[-1]
     block = name.partition("layers.")[2].partition(".")[0]
     if architecture.startswith("qwen35") and inside != name:
@@ -152,6 +152,8 @@ def changed(name, values, architecture, config):
         values = halves_to_pairs(values, config.num_key_value_heads)
     if architecture in QWEN and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
         values = values + 1
+    if inside == "in_proj_qkvz.weight" and early:
+        return [(f"blk.{block}.ssm_in.weight", values)]
     if inside == "in_proj_qkvz.weight":
         return list(zip((f"blk.{block}.attn_qkv.weight", f"blk.{block}.attn_gate.weight"), by_map(values, config)))
     if name.endswith(("experts.gate_up_proj", "shared_mlp.input_linear.weight")):
@@ -164,14 +166,14 @@ def changed(name, values, architecture, config):
     return [(name.replace(".dt_bias", ".dt_proj.bias"), values)]
 
 
-def tensors_of(model, architecture):
+def tensors_of(model, architecture, early=False):
     config = model.config
     known = {label: number for number, label in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        for renamed, values in changed(name, weight.float().numpy(), architecture, config):
+        for renamed, values in changed(name, weight.float().numpy(), architecture, config, early):
             if not renamed.startswith("blk."):
                 renamed = names.get_name(renamed.replace(".router.weight", ".router.layer.weight") if architecture == "granitehybrid" else renamed,
                                          try_suffixes=(".weight", ".bias"))  # fmt: skip
@@ -185,14 +187,14 @@ def put(writer, key, value):
         {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)](key, value)
 
 
-def write_linear_gguf(path, model, architecture, keys=None, stored=lambda name, values: (values, F32), more=(), **options):
+def write_linear_gguf(path, model, architecture, keys=None, stored=lambda name, values: (values, F32), more=(), early=False, **options):
     """`stored` gives each tensor's data and type, `more` are tensors besides, `keys` metadata that differ."""
     writer = gguf.GGUFWriter(path, architecture, **options)
     for key, value in {**keys_of(model.config), **(keys or {})}.items():
         if value is not None:
             put(writer, f"{architecture}.{key}", value)
     with torch.no_grad():
-        for name, values in [*tensors_of(model, architecture), *more]:
+        for name, values in [*tensors_of(model, architecture, early), *more]:
             data, kind = stored(name, values)
             writer.add_tensor(name, data, raw_dtype=kind)
     writer.write_header_to_file()

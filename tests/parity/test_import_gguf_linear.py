@@ -80,6 +80,16 @@ def test_layers_by_their_distance(made, cortado, build, tmp_path):
     check_imported(model, tmp_path, build)
 
 
+@pytest.mark.mechanism("gated_delta_net")
+def test_a_joint_map_of_early_files(made, cortado, build, tmp_path):
+    model, architecture = made("qwen3_next_experts")
+    write_linear_gguf(tmp_path / "model.gguf", model, architecture, early=True)
+    assert any(tensor.name == "blk.0.ssm_in.weight" for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors)
+    done = cortado("import", tmp_path / "model.gguf", "--out", tmp_path / "ours")
+    assert done.returncode == 0, done.stderr
+    check_imported(model, tmp_path, build)
+
+
 REFUSED = [
     ("mamba", {"ssm.inner_size": 65}, "intermediate_size"),
     ("mamba", {"ssm.state_size": 6}, "blk.0.ssm_x.weight"),
@@ -93,6 +103,7 @@ REFUSED = [
     ("jamba_experts", {"attention.head_count_kv": [0, 2, 0, 2, 2]}, "irregular"),
     ("qwen3_moe", {"expert_gating_func": 2}, "expert_gating_func"),
     ("qwen3_moe", {"attention.value_length": 16}, "values of 16"),
+    ("granitemoehybrid", {"attention.key_length": 9, "attention.value_length": 9}, "an odd number"),
     ("qwen3_moe", {"rope.dimension_count": 6}, "a part of each head"),
     ("qwen3_moe", {"rope.scaling.type": "dynamic", "rope.scaling.factor": 2.0}, "dynamic"),
     ("qwen3_5_text", {"attention.recurrent_layers": [True]}, "recurrent_layers"),

@@ -103,6 +103,7 @@ int64_t read_head(GgufKeys& keys, Json& config) {
   const int64_t value = keys.size("attention.value_length", head);
   keys.file.fail_if(value != head || head < 1, "has keys of ", head, " and values of ", value,
                     " channels; they must be equal");
+  keys.file.fail_if(head % 2 != 0, "has heads of ", head, " channels, an odd number");
   config["head_dim"] = head;
   return head;
 }

@@ -33,7 +33,7 @@ const std::map<std::string, std::string> kMixerTensors = {{"in_proj", "ssm_in"},
 const std::map<std::string, std::string> kOutside = {
     {"embedding.weight", "token_embd.weight"}, {"norm.weight", "output_norm.weight"}, {"head.weight", "output.weight"}};
 
-// A name's last or first part: "blk.3.ssm_in.weight" to "ssm_in.weight".
+// Returns what follows the first `dots` dots of a name.
 std::string after_dots(const std::string& name, int dots) {
   size_t begin = 0;
   for (int i = 0; i < dots; ++i) begin = name.find('.', begin) + 1;
@@ -43,6 +43,13 @@ std::string after_dots(const std::string& name, int dots) {
 // The order of a folder's rows, where the file has pairs of neighbours in place of halves.
 Change halves_of(int64_t heads) {
   return [=](const Tensor& x) { return x.unflatten(0, {heads, -1, 2}).transpose(1, 2).reshape(x.sizes()); };
+}
+
+// Selects `size` rows of each key head, from `begin` on.
+Change rows_of_key_heads(const GgufLayout& layout, int64_t begin, int64_t size) {
+  return [=, heads = layout.key_heads](const Tensor& x) {
+    return x.unflatten(0, {heads, -1}).narrow(1, begin, size).flatten(0, 1);
+  };
 }
 
 // The order of a folder's value heads, by key head. Those of the file begin at `begin` of a dimension, and each has
@@ -95,13 +102,28 @@ TheirTensor mixer_tensor(const GgufLayout& layout, const std::string& block, con
   const bool beta = tensor == "ssm_beta.weight";
   if (layout.joint_gates && (beta || tensor == "ssm_alpha.weight")) {
     form = {block + "ssm_ba.weight", {2 * theirs.shape[0], theirs.shape[1]}};
-    back = [=, keys = layout.key_heads, size = layout.per_key](const Tensor& x) {
-      return x.unflatten(0, {keys, -1}).narrow(1, beta ? 0 : size, size).flatten(0, 1);
-    };
+    back = rows_of_key_heads(layout, beta ? 0 : layout.per_key, layout.per_key);
   }
   const bool summed = layout.one_plus && tensor.ends_with("_norm.weight") && tensor != "ssm_norm.weight";
   form.change = then(back, summed ? Change() : theirs.change);
   return form;
+}
+
+// Early files of Qwen3-Next have its joint map as the folder has it. Returns the form of the weight of this name within
+// the mixer, if its usual form is a part of the split map.
+std::optional<TheirTensor> early_form(const GgufLayout& layout, const std::string& block, const std::string& name,
+                                      const TheirTensor& usual) {
+  const bool split = usual.name.ends_with(".attn_qkv.weight") || usual.name.ends_with(".attn_gate.weight");
+  if (!layout.joint_gates || !split) return std::nullopt;
+  const int64_t key = layout.key_dim, wide = layout.per_key * layout.value_dim;
+  const std::map<std::string, std::pair<int64_t, int64_t>> rows = {{"mixer.q.weight", {0, key}},
+                                                                   {"mixer.k.weight", {key, key}},
+                                                                   {"mixer.v.weight", {2 * key, wide}},
+                                                                   {"mixer.gate.weight", {2 * key + wide, wide}}};
+  const auto [begin, size] = rows.at(name);
+  return TheirTensor{block + "ssm_in.weight",
+                     {2 * layout.key_heads * (key + wide), usual.shape.back()},
+                     rows_of_key_heads(layout, begin, size)};
 }
 
 // The feed-forward's weights, whose names in files do not depend on the architecture.
@@ -145,7 +167,9 @@ RenamedWeights weights_of(const RenamedModel& folder, const GgufLayout& layout) 
     const std::string inside = after_dots(ours, 2);
     const std::string block = "blk." + ours.substr(7, ours.size() - inside.size() - 7);
     if (inside.starts_with("mixer.")) {
-      weights.list.push_back({ours, {mixer_tensor(layout, block, theirs)}});
+      const TheirTensor form = mixer_tensor(layout, block, theirs);
+      weights.list.push_back({ours, {form}});
+      if (auto early = early_form(layout, block, inside, form)) weights.or_map(ours, std::move(*early));
     } else if (!inside.starts_with("feed_forward.")) {
       const std::string norm = inside == "mixer_norm.weight" ? "attn_norm" : layout.feed_forward_norm;
       weights.map(ours, concat(block, norm, ".weight"), theirs.shape, change);
