@@ -218,8 +218,9 @@ def test_every_mechanism_knows_what_lies_before(cortado, ranks, small, lines, la
     one, two = moments(tmp_path / "one"), moments(tmp_path / "two")
     assert one.keys() == two.keys()
     for key, gradient in one.items():
-        # Parts of two or three tokens are too short for windows and most convolutions, and worse conditioned either way.
-        assert (gradient - two[key]).abs().max() <= (2e-5 if tokens == 50 else 3e-4) * gradient.abs().max() + 1e-9, key
+        # Parts of two or three tokens are too short for windows and most convolutions, and worse conditioned either way. The layers lie on
+        # one another, so each mechanism more rounds all gradients below it once more: 1e-5 to 3e-5 with 33 to 35 of them.
+        assert (gradient - two[key]).abs().max() <= (6e-5 if tokens == 50 else 3e-4) * gradient.abs().max() + 1e-9, key
     assert close(*([line["loss"] for line in lines(tmp_path / run) if "loss" in line] for run in ("one", "two")), 1e-5)
 
 
