@@ -1,5 +1,7 @@
 """GGUF models that are split into several files: the first one's name opens all of them."""
 
+import json
+import os
 import shutil
 
 import gguf
@@ -28,6 +30,19 @@ def test_the_first_part_opens_all(parts, cortado, build, tmp_path):
     done = cortado("import", paths[0], "--out", tmp_path / "ours")
     assert done.returncode == 0, done.stderr
     check_imported(model, tmp_path, build)
+
+
+def test_a_command_imports_again_if_any_part_changes(parts, cortado, monkeypatch, tmp_path):
+    monkeypatch.setenv("CORTADO_CACHE", str(tmp_path / "cache"))
+    stamps = []
+    for seconds in (1e9, 2e9):
+        os.utime(parts[1][2], (seconds, seconds))
+        assert cortado("describe", parts[1][0]).returncode == 0
+        (stamp,) = (tmp_path / "cache").glob("**/source.json")
+        stamps.append(json.loads(stamp.read_text())["files"])
+    names, times = ([[file[place] for file in files] for files in stamps] for place in (0, 2))
+    assert names[0] == names[1] == [path.name for path in parts[1]]
+    assert times[0][:2] == times[1][:2] and times[0][2] != times[1][2]
 
 
 def test_what_is_wrong_with_parts(parts, refused, tmp_path):

@@ -30,12 +30,12 @@ void add_import_command(CLI::App& app) {
       "Read a pretrained model (Llama and similar ones, Mamba, GLA, DeltaNet and others), and write it as a run");
   subcommand.footer(
       "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file\n"
-      "(F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K) of Llama, Mistral, Qwen2, Qwen3,\n"
-      "SmolLM3, Granite, Phi-3, or Gemma 1 to 3. Folders may also be of Seed-OSS, Qwen3 with experts, Mamba,\n"
-      "Mamba-2, Bamba, Granite 4, Qwen3.5 and other hybrids, or of flash-linear-attention's GLA, RetNet, DeltaNet\n"
-      "and Gated DeltaNet. Weights keep their type; quantised ones become float32, unless --dtype names another\n"
-      "type. The model's sampling defaults (generation_config.json, general.sampling.* of GGUF) are kept. Every\n"
-      "command that opens a model also accepts PATH itself, and then imports the model into a cache folder\n"
+      "(of several, the first) of Llama, Mistral, Qwen2, Qwen3, SmolLM3, Granite, Phi-3, Gemma 1 to 3, Mamba,\n"
+      "Mamba-2, Granite 4, Bamba, Jamba, Qwen3-Next, Qwen3.5 or Qwen3 with experts. Folders may also be of Seed-OSS\n"
+      "and others, or of flash-linear-attention's GLA, RetNet, DeltaNet and Gated DeltaNet. Weights keep their\n"
+      "type; quantised ones become float32, unless --dtype names another type. The model's sampling defaults\n"
+      "(generation_config.json, general.sampling.* of GGUF) are kept. Every command that opens a model also\n"
+      "accepts PATH itself, and then imports the model into a cache folder\n"
       "(CORTADO_CACHE).\n\n"
       "Examples:\n"
       "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"

@@ -62,7 +62,8 @@ Json stamp_of(const fs::path& file) {
 
 // Returns what an import depends on: this program, and the source's files.
 Json stamp_of_source(const fs::path& source) {
-  std::vector<fs::path> files = {source};
+  const std::vector<std::string> parts = gguf_parts(source.string());
+  std::vector<fs::path> files(parts.begin(), parts.end());
   if (fs::is_directory(source)) {
     files.clear();
     for (const auto& entry : fs::directory_iterator(source)) {

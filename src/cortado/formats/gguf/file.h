@@ -110,6 +110,9 @@ class GgufFile {
   std::vector<std::shared_ptr<const GgufFile>> parts_;  // the other files of a split model
 };
 
+// The files of a model by its first one's name: NAME-00001-of-00003.gguf and the others that exist; other names: itself.
+std::vector<std::string> gguf_parts(const std::string& path);
+
 // Whether the file begins with "GGUF". InputError if it is missing or unreadable.
 bool is_gguf(const std::string& path);
 

@@ -2,6 +2,7 @@
 // llama-gguf-split write them. The first part has the metadata, every part its own tensors.
 #include <cstdio>
 #include <filesystem>
+#include <regex>
 
 #include "cortado/formats/gguf/file.h"
 
@@ -18,6 +19,20 @@ std::string ending_of_part(int64_t number, int64_t count) {
 }
 
 }  // namespace
+
+std::vector<std::string> gguf_parts(const std::string& path) {
+  static const std::regex first(R"((.*)-00001-of-(\d{5})\.gguf)");
+  std::vector<std::string> files = {path};
+  std::smatch found;
+  if (!std::regex_match(path, found, first)) return files;
+  const int64_t count = std::stoll(found[2]);
+  std::error_code ignored;
+  for (int64_t i = 1; i < count; ++i) {
+    const std::string part = found[1].str() + ending_of_part(i, count);
+    if (std::filesystem::exists(part, ignored)) files.push_back(part);
+  }
+  return files;
+}
 
 std::shared_ptr<const GgufFile> GgufFile::open_part(const std::string& path, int64_t number, int64_t count) const {
   std::error_code ignored;
