@@ -133,10 +133,10 @@ namespace {
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> all = [] {
     std::vector<Architecture> list;
-    for (const auto& family :
-         {mamba_architectures, mamba_ssm_architectures, mamba_hybrid_architectures, flash_linear_attention_architectures, rwkv_architectures,
-          recurrent_gemma_architectures, qwen3_next_architectures, qwen3_moe_architectures, lfm2_architectures,
-          olmo_architectures, falcon_h1_architectures, nemotron_h_architectures}) {
+    for (const auto& family : {mamba_architectures, mamba_ssm_architectures, mamba_hybrid_architectures,
+                               flash_linear_attention_architectures, rwkv_architectures, recurrent_gemma_architectures,
+                               qwen3_next_architectures, qwen3_moe_architectures, lfm2_architectures,
+                               olmo_architectures, falcon_h1_architectures, nemotron_h_architectures}) {
       for (Architecture& architecture : family()) list.push_back(std::move(architecture));
     }
     return list;
