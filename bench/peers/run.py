@@ -43,6 +43,7 @@ SCRIPTS = {
     "jax": "jax_scan.py",
     "gpt": "gpt.py",
     "llama_cpp": "llama_cpp.py",
+    "hybrids": "hybrids.py",
     "transfer": "transfer.py",
     "isas": "isas.py",
 }

@@ -187,9 +187,12 @@ def put(writer, key, value):
         {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)](key, value)
 
 
-def write_linear_gguf(path, model, architecture, keys=None, stored=lambda name, values: (values, F32), more=(), early=False, **options):
-    """`stored` gives each tensor's data and type, `more` are tensors besides, `keys` metadata that differ."""
+def write_linear_gguf(path, model, architecture, keys=None, stored=lambda name, values: (values, F32), more=(), early=False, tokenizer=None, **options):
+    """`stored` gives each tensor's data and type, `more` are tensors besides, `keys` metadata that differ, `tokenizer` is the kind of the
+    tokenizer: "no_vocab" is llama.cpp's word for none."""
     writer = gguf.GGUFWriter(path, architecture, **options)
+    if tokenizer:
+        writer.add_tokenizer_model(tokenizer)
     for key, value in {**keys_of(model.config), **(keys or {})}.items():
         if value is not None:
             put(writer, f"{architecture}.{key}", value)

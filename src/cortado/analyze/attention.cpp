@@ -27,7 +27,7 @@ at::Tensor parameter(const Mixer& mixer, const std::string& name) {
   return found ? *found : at::Tensor();
 }
 
-// Returns the output of projection "v" and the input of projection "o".
+// Returns the output of projection "v" and the input of projection "o", before the output gate if there is one.
 ValuePath between_projections(const Mixer& mixer, const std::vector<OperatorCall>& calls) {
   const at::Tensor v = parameter(mixer, "v.weight"), o = parameter(mixer, "o.weight");
   ValuePath path;
@@ -36,6 +36,11 @@ ValuePath between_projections(const Mixer& mixer, const std::vector<OperatorCall
     if (v.defined() && call.takes(v)) path.values = call.outputs[0].toTensor();
     if (o.defined() && call.takes(o)) path.out = call.inputs[0].toTensor();
   }
+  const bool gated = parameter(mixer, "gate.weight").defined() && path.out.defined();
+  const auto made = std::ranges::find_if(calls, [&](const OperatorCall& call) {
+    return gated && call.name == "aten::mul" && call.outputs[0].toTensor().is_same(path.out);
+  });
+  if (made != calls.end()) path.out = made->inputs[0].toTensor();
   return path;
 }
 
@@ -96,7 +101,7 @@ at::Tensor derivative_by_channels(const ValuePath& path, int64_t heads) {
     for (int64_t c = 0; c < count; ++c) asked(c, seed[0].select(2, c).transpose(0, 1)).fill_(1);
     const at::Tensor gradient = gradient_of_values(path, out, seed, shared);
     if (!gradient.defined()) continue;
-    if (gradient.size(2) != channels) return {};
+    if (gradient.size(1) != shared || gradient.size(2) != channels) return {};
     for (int64_t c = 0; c < count; ++c) asked(c, weights).copy_(gradient.select(2, c).transpose(0, 1));
   }
   return weights;
@@ -149,6 +154,10 @@ Json shares_of(const at::Tensor& weights, const at::Tensor& held, const std::vec
 }  // namespace
 
 PairWeights pair_weights(Mixer& mixer, const at::Tensor& x, int64_t heads) {
+  for (const auto& part : mixer.children()) {
+    fail_input_if(dynamic_cast<const Mixer*>(part.get()) != nullptr, "[analyze] ", mixer.name(),
+                  " adds the outputs of several mixers, each of which weighs tokens in its own way");
+  }
   const at::AutoGradMode grad(true);
   const at::Tensor input = x.detach().requires_grad_(true);
   const auto calls = captured([&] { mixer.forward(input, Batch{}, nullptr); });

@@ -87,8 +87,8 @@ const std::string kText =
 // are sizes that are not multiples of 16 (see above), including one gate per head, and torch's matrix products over all
 // rows at once.
 bool exact(const std::string& mixer) {
-  static const std::set<std::string> kNot = {"performer",       "exact_chunked", "s5",        "luna",
-                                             "gated_delta_net", "kda",           "delta_net", "mamba2"};
+  static const std::set<std::string> kNot = {"performer", "exact_chunked", "s5",     "luna", "gated_delta_net",
+                                             "kda",       "delta_net",     "mamba2", "mla",  "parallel_hybrid"};
   const Json settings = parse_json(mixer, "test");
   const std::string name = settings.at("mixer");
   Json first = {{"mixer", name}};

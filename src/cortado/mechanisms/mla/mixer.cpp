@@ -28,7 +28,7 @@ struct MlaSettings : WindowAttentionOptions {
     read.rank = settings.integer("rank", 1, kMost, 4 * share);
     read.q_rank = settings.optional_integer("q_rank", 1, kMost);
     read.head_dim = settings.integer("head_dim", 1, kMost, share);
-    read.shared_dim = settings.integer("shared_dim", 0, kMost, std::max<int64_t>(2, share / 4 * 2));
+    read.shared_dim = settings.integer("shared_dim", 0, kMost, std::max<int64_t>(4, share / 4 * 2));
     read.value_head_dim = settings.integer("value_head_dim", 1, kMost, read.head_dim);
     read.rotary = read_rotary(settings, context, read.shared_dim, context.rotary);
     if (read.shared_dim == 0) read.rotary.reset();

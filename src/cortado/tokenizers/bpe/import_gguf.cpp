@@ -189,7 +189,10 @@ std::shared_ptr<Tokenizer> pretrained_tokenizer(const std::string& source) {
     return there ? import_tokenizer(source) : nullptr;
   }
   const GgufFile file(source);
-  return file.has("tokenizer.ggml.model") ? import_vocabulary(vocabulary_of(file), source) : nullptr;
+  JsonReader metadata = file.metadata();
+  const std::string model = metadata.text("tokenizer.ggml.model", "");
+  const bool none = model.empty() || model == "none" || model == "no_vocab";  // llama.cpp's words for no tokenizer
+  return none ? nullptr : import_vocabulary(vocabulary_of(file), source);
 }
 
 }  // namespace cortado

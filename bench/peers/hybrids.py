@@ -1,0 +1,96 @@
+"""Hybrids and state space models of published shapes: reading a prompt and writing tokens, against llama-cpp-python on the same GGUF file.
+
+    build/bench-venv/bin/python bench/peers/hybrids.py [--tokens 512 4096] [--threads 2] [--rounds 3]
+
+The weights are random: speed does not depend on what a model has learned. A file holds blocks of 4 bits (Q4_0), but for small tensors and
+those whose rows are no multiple of 32. Ours keeps the blocks of maps (int4). llama.cpp keeps 16-bit caches, as it does unless told otherwise.
+Before it is timed, a small model of each architecture with float32 weights must give llama.cpp's logits to 1e-3 of the largest.
+"""
+
+import subprocess
+import sys
+
+from common import BUILD, RESULTS, ROOT, Bench, relative_error
+from llama_peer import WRITTEN, Ours, Theirs
+
+sys.path.insert(0, str(ROOT / "tests/parity"))
+MAMBA2 = dict(expand=2, state_size=128, n_groups=1, head_dim=64, tie_word_embeddings=True)
+GRANITE = dict(mamba_n_groups=1, mamba_d_state=128, num_local_experts=0, tie_word_embeddings=True, position_embedding_type="nope",
+               num_key_value_heads=4, num_attention_heads=12, embedding_multiplier=12.0, residual_multiplier=0.246,
+               attention_multiplier=0.015625, logits_scaling=6.0)  # fmt: skip
+QWEN = dict(head_dim=256, linear_key_head_dim=128, linear_value_head_dim=128, tie_word_embeddings=True)
+
+
+def every_eighth(layers):
+    return ["attention" if i % 8 == 4 else "mamba" for i in range(layers)]
+
+
+# Name -> architecture of the file, class, small settings, published settings.
+MODELS = {
+    "Mamba-2-130M": ("mamba2", "Mamba2ForCausalLM", dict(MAMBA2, hidden_size=64, num_heads=2, num_hidden_layers=2, vocab_size=96),
+                     dict(MAMBA2, hidden_size=768, num_heads=24, num_hidden_layers=24, vocab_size=50288)),
+    "Granite-4.0-H-350M": ("granitehybrid", "GraniteMoeHybridForCausalLM",
+                           dict(GRANITE, hidden_size=96, mamba_n_heads=6, num_hidden_layers=8, vocab_size=96, layer_types=every_eighth(8),
+                                shared_intermediate_size=64),
+                           dict(GRANITE, hidden_size=768, mamba_n_heads=48, num_hidden_layers=32, vocab_size=100352, layer_types=every_eighth(32),
+                                shared_intermediate_size=2048)),
+    "Qwen3.5-0.8B": ("qwen35", "Qwen3_5ForCausalLM",
+                     dict(QWEN, hidden_size=64, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, linear_num_key_heads=2,
+                          linear_num_value_heads=2, intermediate_size=96, vocab_size=96),
+                     dict(QWEN, hidden_size=1024, num_hidden_layers=24, num_attention_heads=8, num_key_value_heads=2, linear_num_key_heads=16,
+                          linear_num_value_heads=16, intermediate_size=3584, vocab_size=248320)),
+}  # fmt: skip
+
+
+def in_blocks(name, values):
+    """Q4_0 for maps, as llama.cpp's quantizer stores them; the rest stays float32."""
+    small = values.ndim < 2 or values.shape[-1] % 32 or "conv1d" in name or ".ssm_a" in name
+    if small:
+        return values, gguf.GGMLQuantizationType.F32
+    return gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q4_0), gguf.GGMLQuantizationType.Q4_0
+
+
+def written(name, architecture, kind, settings, **options):
+    """Writes a model's file and imports it. Returns the file and our folder."""
+    path = RESULTS / f"{name}.gguf"
+    if not path.exists():
+        kind = getattr(transformers, kind)
+        bench.torch.manual_seed(1)
+        model = kind(kind.config_class(**settings))
+        vocabulary = {"vocab_size": settings["vocab_size"]}
+        part = path.with_suffix(".part")
+        write_linear_gguf(part, model, architecture, keys=vocabulary, tokenizer="no_vocab", **options)
+        part.rename(path)
+    run = RESULTS / f"model-{name}"
+    if not (run / "last.safetensors").exists():
+        subprocess.run([str(BUILD / "bin/cortado"), "import", str(path), "--out", str(run)], check=True, stdout=subprocess.DEVNULL)
+    return path, run
+
+
+def check(name, architecture, kind, small):
+    path, run = written(f"{name}-small", architecture, kind, small)
+    tokens = bench.torch.randint(small["vocab_size"], (70,)).tolist()
+    logits = [Ours(run, weights="float32").read(tokens), Theirs(path, 128, bench.threads).read(tokens)]
+    return bench.expect(name, relative_error(*logits), 1e-3)
+
+
+def measure(name, architecture, kind, settings):
+    path, run = written(name, architecture, kind, settings, stored=in_blocks)
+    ours, theirs = Ours(run, weights="int4"), Theirs(path, max(bench.tokens) + WRITTEN * (4 * bench.rounds + 8), bench.threads)
+    for count in bench.tokens:
+        prompt = bench.torch.randint(settings["vocab_size"], (count,)).tolist()
+        bench.measure(f"{name}, int4", "llama.cpp", "prefill", count, lambda: ours.read(prompt), lambda: theirs.read(prompt))
+        bench.measure(f"{name}, int4", "llama.cpp", f"{WRITTEN} tokens", count, lambda: ours.write(13), lambda: theirs.write(13))
+
+
+bench = Bench("hybrids", __doc__, rounds=3, tokens=(512, 4096), setting="random weights of 4 bits, one sequence")
+import gguf  # noqa: E402
+import transformers  # noqa: E402
+from gguf_linear_files import write_linear_gguf  # noqa: E402
+
+RESULTS.mkdir(parents=True, exist_ok=True)
+bench.torch.classes.load_library(str(BUILD / "lib/libcortado.so"))
+for name, (architecture, kind, small, published) in MODELS.items():
+    if check(name, architecture, kind, small):
+        measure(name, architecture, kind, published)
+bench.finish()
