@@ -156,7 +156,7 @@ Json shares_of(const at::Tensor& weights, const at::Tensor& held, const std::vec
 PairWeights pair_weights(Mixer& mixer, const at::Tensor& x, int64_t heads) {
   for (const auto& part : mixer.children()) {
     fail_input_if(dynamic_cast<const Mixer*>(part.get()) != nullptr, "[analyze] ", mixer.name(),
-                  " adds the outputs of several mixers, each of which weighs tokens in its own way");
+                  " gives its values no weights of tokens: it adds the outputs of several mixers");
   }
   const at::AutoGradMode grad(true);
   const at::Tensor input = x.detach().requires_grad_(true);
