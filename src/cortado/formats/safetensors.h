@@ -25,8 +25,8 @@ struct TensorFile {
 
 // Writes a temporary file, syncs it, and renames it to `path`, so a crash leaves either the old file or the new one.
 // Adds "checksum" to the metadata: it covers all tensors (bytes, names, types, shapes) and the other metadata, so
-// reading detects a flipped bit. Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL F8_E4M3. Throws Failure for other types and for
-// two tensors of one name.
+// reading detects a flipped bit. Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL F8_E4M3. Throws Failure for other
+// types and for two tensors of one name.
 void write_safetensors(const std::string& path, const TensorFile& file);
 std::string safetensors_bytes(const TensorFile& file);  // what would be written
 

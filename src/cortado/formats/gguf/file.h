@@ -61,9 +61,9 @@ struct GgufTensor {
   std::string_view bytes;
 };
 
-// A GGUF file, or a model that is split into several. The constructor checks all of it: counts, lengths, offsets, types, duplicate names, and tensors that
-// overlap or reach beyond the end. It throws an InputError of one line that names the file, and never allocates more
-// than the size of the file justifies.
+// A GGUF file, or a model that is split into several. The constructor checks all of it: counts, lengths, offsets,
+// types, duplicate names, and tensors that overlap or reach beyond the end. It throws an InputError of one line that
+// names the file, and never allocates more than the size of the file justifies.
 class GgufFile {
  public:
   // `path` of a split model (NAME-00001-of-00003.gguf) is its first part; the tensors of all parts are there.
