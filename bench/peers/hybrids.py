@@ -15,7 +15,7 @@ from llama_peer import WRITTEN, Ours, Theirs
 
 sys.path.insert(0, str(ROOT / "tests/parity"))
 MAMBA2 = dict(expand=2, state_size=128, n_groups=1, head_dim=64, tie_word_embeddings=True)
-GRANITE = dict(mamba_n_groups=1, mamba_d_state=128, num_local_experts=0, tie_word_embeddings=True, position_embedding_type="nope",
+GRANITE = dict(mamba_n_groups=1, mamba_d_state=128, num_local_experts=0, num_experts_per_tok=0, tie_word_embeddings=True, position_embedding_type="nope",
                num_key_value_heads=4, num_attention_heads=12, embedding_multiplier=12.0, residual_multiplier=0.246,
                attention_multiplier=0.015625, logits_scaling=6.0)  # fmt: skip
 QWEN = dict(head_dim=256, linear_key_head_dim=128, linear_value_head_dim=128, tie_word_embeddings=True)
@@ -31,9 +31,9 @@ MODELS = {
                      dict(MAMBA2, hidden_size=768, num_heads=24, num_hidden_layers=24, vocab_size=50288)),
     "Granite-4.0-H-350M": ("granitehybrid", "GraniteMoeHybridForCausalLM",
                            dict(GRANITE, hidden_size=96, mamba_n_heads=6, num_hidden_layers=8, vocab_size=96, layer_types=every_eighth(8),
-                                shared_intermediate_size=64),
+                                intermediate_size=64, shared_intermediate_size=64),
                            dict(GRANITE, hidden_size=768, mamba_n_heads=48, num_hidden_layers=32, vocab_size=100352, layer_types=every_eighth(32),
-                                shared_intermediate_size=2048)),
+                                intermediate_size=2048, shared_intermediate_size=2048)),
     "Qwen3.5-0.8B": ("qwen35", "Qwen3_5ForCausalLM",
                      dict(QWEN, hidden_size=64, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, linear_num_key_heads=2,
                           linear_num_value_heads=2, intermediate_size=96, vocab_size=96),

@@ -80,8 +80,12 @@ def qwen_keys(config):
         return keys
     if getattr(config, "num_experts", 0):
         keys["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
+    turned = int(config.head_dim * rope.get("partial_rotary_factor", 0.25))
+    if config.model_type != "qwen3_next":
+        third = turned // 6  # pairs that turn with a picture's height and with its width
+        keys["rope.dimension_sections"] = [turned // 2 - 2 * third, third, third, 0]
     return keys | {
-        "rope.dimension_count": int(config.head_dim * rope.get("partial_rotary_factor", 0.25)), "full_attention_interval": 4,
+        "rope.dimension_count": turned, "full_attention_interval": 4,
         "attention.recurrent_layers": [kind != "full_attention" for kind in config.layer_types],
         "ssm.conv_kernel": config.linear_conv_kernel_dim, "ssm.state_size": config.linear_key_head_dim,
         "ssm.group_count": config.linear_num_key_heads, "ssm.time_step_rank": config.linear_num_value_heads,
