@@ -1149,6 +1149,9 @@ class KDA(Mixer):
             act(W_g x). "none": no gate. Default: "sigmoid".
         gate_rank (int from 1 to 65536): Rank of the maps to the decays and to the output's gate. Unless given,
             value_head_dim. Default: set by the sizes: 16 for dim=64 and heads=4.
+        gate_bias (bool): Whether the map to the output's gate has a bias. Default: False.
+        lower_bound (float from -1000 to -0.001, or None): Bound of the decays' natural log: it is lower_bound
+            times a sigmoid. null: minus a softplus, without a bound. Default: None.
 
     Raises:
         ValueError: A setting is wrong, or is not this mechanism's.
@@ -1176,6 +1179,8 @@ class KDA(Mixer):
         norm_eps: float = 1e-05,
         output_gate: Literal["none", "silu", "sigmoid"] = "sigmoid",
         gate_rank: int | None = None,
+        gate_bias: bool = False,
+        lower_bound: float | None = None,
     ) -> None: ...
 
 

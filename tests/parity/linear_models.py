@@ -4,6 +4,7 @@ import inspect
 
 import torch
 import transformers
+from transformers.models.kimi_linear import modeling_kimi_linear as kimi_linear
 from transformers.models.olmo_hybrid import modeling_olmo_hybrid as olmo_hybrid
 from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as qwen3_5_moe
@@ -28,6 +29,10 @@ MULTIPLIERS = dict(embedding_multiplier=5.7, lm_head_multiplier=0.04, key_multip
 NEMOTRON = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=12, mamba_num_heads=4, mamba_head_dim=10, n_groups=2, ssm_state_size=5,
                 intermediate_size=40, chunk_size=4)  # fmt: skip
 JAMBA = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=40, mamba_d_state=5, attn_layer_period=2, attn_layer_offset=1)
+NEMOTRON_EXPERTS = dict(n_routed_experts=6, moe_intermediate_size=22, moe_shared_expert_intermediate_size=26, routed_scaling_factor=1.7)
+KIMI = dict(num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=12, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=10, linear_num_heads=2,
+            linear_head_dim=8, intermediate_size=40, moe_intermediate_size=20, num_local_experts=6, num_experts_per_tok=2, pad_token_id=None)  # fmt: skip
+MINIMAX = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2, block_size=4)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
     "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
@@ -56,6 +61,9 @@ STATES = {
     "qwen3_moe_wide": (transformers.Qwen3MoeForCausalLM, dict(
         MOE, attention_bias=True, tie_word_embeddings=True, num_experts_per_tok=1, rms_norm_eps=1e-2,
         rope_parameters={"rope_type": "linear", "rope_theta": 3e4, "factor": 4.0})),
+    "qwen3_moe_mixed": (transformers.Qwen3MoeForCausalLM, dict(
+        MOE, head_dim=12, intermediate_size=40, num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3])),
+    "qwen3_next_mixed": (transformers.Qwen3NextForCausalLM, dict(QWEN, **EXPERTS, mlp_only_layers=[0, 2])),
     "qwen3_5_text": (transformers.Qwen3_5ForCausalLM, dict(QWEN, rope_parameters=ROPE)),
     "qwen3_5": (transformers.Qwen3_5ForConditionalGeneration, dict(
         text_config=dict(SIZES, **{**QWEN, "num_hidden_layers": 5}, rope_parameters=ROPE), vision_config=VISION, tie_word_embeddings=True)),
@@ -75,6 +83,18 @@ STATES = {
     "jamba_experts": (transformers.JambaForCausalLM, dict(
         JAMBA, num_experts=4, expert_layer_period=1, expert_layer_offset=0, num_hidden_layers=5, attn_layer_period=3, mamba_dt_rank=6,
         mamba_expand=3, mamba_d_conv=3, mamba_conv_bias=False, mamba_proj_bias=True, tie_word_embeddings=True)),
+    "jamba_mixed": (transformers.JambaForCausalLM, dict(
+        JAMBA, num_experts=4, expert_layer_period=2, expert_layer_offset=1, num_hidden_layers=5, attn_layer_period=3)),
+    "kimi_linear": (transformers.KimiLinearForCausalLM, dict(KIMI, layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    "kimi_linear_wide": (transformers.KimiLinearForCausalLM, dict(
+        KIMI, num_hidden_layers=5, n_group=3, topk_group=2, num_experts_per_tok=3, q_lora_rank=9, attention_bias=True, n_shared_experts=2,
+        linear_conv_kernel_dim=3, norm_topk_prob=False, rms_norm_eps=1e-2, mlp_layer_types=["sparse", "dense", "sparse", "sparse", "dense"])),
+    "minimax": (transformers.MiniMaxForCausalLM, dict(MINIMAX)),
+    "minimax_wide": (transformers.MiniMaxForCausalLM, dict(
+        MINIMAX, layer_types=["linear_attention", "linear_attention", "full_attention"], head_dim=12, num_experts_per_tok=3, tie_word_embeddings=True,
+        mlp_alpha_factor=3.5, full_attn_alpha_factor=3.5, linear_attn_alpha_factor=3.5, mlp_beta_factor=1.5, full_attn_beta_factor=0.7,
+        linear_attn_beta_factor=1.2, rms_norm_eps=1e-2,
+        rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
     "lfm2": (transformers.Lfm2ForCausalLM, dict(LFM2, layer_types=["conv", "full_attention", "conv"])),
     "lfm2_wide": (transformers.Lfm2ForCausalLM, dict(
         {**LFM2, "block_auto_adjust_ff_dim": True}, block_ffn_dim_multiplier=1.3, block_multiple_of=16, full_attn_idxs=[0, 3], num_hidden_layers=5,
@@ -94,6 +114,11 @@ STATES = {
     "falcon_h1_gated": (transformers.FalconH1ForCausalLM, dict(
         FALCON, mamba_d_ssm=None, mamba_rms_norm=True, mamba_norm_before_gate=False, projectors_bias=True, num_key_value_heads=None)),
     "nemotron_h": (transformers.NemotronHForCausalLM, dict(NEMOTRON, layers_block_type=["mamba", "mlp", "mamba", "attention", "mlp"])),
+    "nemotron_h_experts": (transformers.NemotronHForCausalLM, dict(
+        {**NEMOTRON, **NEMOTRON_EXPERTS}, layers_block_type=["mamba", "moe", "attention", "mlp", "mamba"])),
+    "nemotron_h_latent": (transformers.NemotronHForCausalLM, dict(
+        {**NEMOTRON, **NEMOTRON_EXPERTS}, layers_block_type=["mamba", "moe", "attention", "moe"], n_group=3, topk_group=2, num_experts_per_tok=3,
+        moe_latent_size=18, norm_topk_prob=False)),
     "nemotron_h_wide": (transformers.NemotronHForCausalLM, dict(
         NEMOTRON, layers_block_type=["attention", "mlp", "mamba", "mamba"], use_bias=True, mlp_bias=True, use_conv_bias=False,
         conv_kernel=3, n_groups=1, time_step_min=0.5, layer_norm_epsilon=1e-2)),
@@ -114,14 +139,18 @@ def random_weights(model):
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.add_(torch.randn(parameter.shape, generator=apart) * 0.2)
+        for name, buffer in model.named_buffers():
+            if "correction_bias" in name:
+                buffer.normal_(0, 0.3)
     return model.float().eval()
 
 
 def model_of(name, monkeypatch):
     """The model of STATES, with random weights. A model of images and texts has its sizes in its text_config."""
-    for module in (qwen3_next, qwen3_5, qwen3_5_moe, olmo_hybrid):
+    names = {module: "torch_{}_gated_delta_rule" for module in (qwen3_next, qwen3_5, qwen3_5_moe, olmo_hybrid)}
+    for module, function in {**names, kimi_linear: "{}_kimi_delta_attention"}.items():
         for rule in ("chunk", "recurrent"):  # transformers' own, where fla is installed as well
-            place = f"torch_{rule}_gated_delta_rule"
+            place = function.format(rule)
             monkeypatch.setattr(module, place, inspect.unwrap(getattr(module, place)))
     kind, options = STATES[name]
     model = random_weights(kind(kind.config_class(**(options if "text_config" in options else {**SIZES, **options}))))

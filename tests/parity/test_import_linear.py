@@ -23,6 +23,10 @@ FLA = {
     "gated_deltanet": ("GatedDeltaNet", dict(num_heads=2, head_dim=8)),
     "gated_deltanet_grouped": ("GatedDeltaNet", dict(num_heads=2, num_v_heads=4, head_dim=8, expand_v=1.0, allow_neg_eigval=True,
                                                      output_gate_activation="sigmoid")),
+    "kda": ("KDA", dict(num_heads=2, head_dim=8)),
+    "kda_bounded": ("KDA", dict(num_heads=2, num_v_heads=4, head_dim=6, expand_v=1.5, safe_gate=True, lower_bound=-4.0, allow_neg_eigval=True,
+                                conv_size=3, tie_word_embeddings=True)),
+    "kda_plain": ("KDA", dict(num_heads=4, head_dim=6, use_short_conv=False)),
     "hgrn2": ("HGRN2", dict(expand_ratio=8)),
     "hgrn2_heads": ("HGRN2", dict(num_heads=2, expand_ratio=None, use_lower_bound=False, use_short_conv=True)),
 }  # fmt: skip
@@ -30,7 +34,8 @@ NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": 
          "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
          "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
          "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
-         "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "falcon_h1": ["parallel_hybrid"], "nemotron_h": ["mamba2"]}  # fmt: skip
+         "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "falcon_h1": ["parallel_hybrid"], "nemotron_h": ["mamba2"],
+         "kimi_linear": ["kda", "mla"], "minimax": ["lightning"]}  # fmt: skip
 
 
 def needs(name):
@@ -123,8 +128,17 @@ def by_definition(layers, monkeypatch):
             out.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) * q.shape[-1] ** -0.5)
         return torch.stack(out, 1), None
 
+    def kda(q, k, v, g, beta, A_log, dt_bias, allow_neg_eigval, lower_bound, safe_gate=False, **_):
+        groups = v.shape[2] // q.shape[2]
+        q, k = (unit(x).repeat_interleave(groups, 2) for x in (q, k))
+        gate = g + dt_bias.view(g.shape[2:])
+        rate = A_log.exp()[:, None]
+        decay = lower_bound * (rate * gate).sigmoid() if lower_bound else -rate * F.softplus(gate)
+        return naive_recurrent_kda(q, k, v, decay, beta.sigmoid() * (2 if allow_neg_eigval else 1))[0], None
+
     import fla.modules.mlp
     from fla.modules.activations import ACT2FN
+    from fla.ops.kda.naive import naive_recurrent_kda
 
     monkeypatch.setitem(ACT2FN, "swish", F.silu)
     monkeypatch.setattr(fla.modules.mlp, "swiglu", lambda gate, x: F.silu(gate) * x)
@@ -132,6 +146,7 @@ def by_definition(layers, monkeypatch):
                               (layers.multiscale_retention, {"chunk_retention": retention, "fused_recurrent_retention": retention}),
                               (layers.delta_net, {"fused_recurrent_delta_rule": delta, "chunk_delta_rule": delta}),
                               (layers.hgrn2, {"fused_recurrent_gla": gla, "chunk_gla": gla, "rms_norm_linear": norm_linear, "swish": F.silu}),
+                              (layers.kda, {"chunk_kda": kda, "fused_recurrent_kda": kda}),
                               (layers.gated_deltanet, {"chunk_gated_delta_rule": gated_delta,
                                                        "fused_recurrent_gated_delta_rule": gated_delta})):  # fmt: skip
         for name, function in functions.items():
@@ -315,8 +330,8 @@ REFUSED = {
     "recurrent_gemma": [("block_types", ["recurrent", "mamba"]), ("hidden_activation", "relu"), ("num_attention_heads", 3),
                         ("lru_width", 30), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
     "qwen3_next": [("attention_bias", True), ("hidden_act", "gelu"), ("layer_types", ["full_attention"]), ("linear_num_value_heads", 5),
-                   ("mlp_only_layers", [0]), ("decoder_sparse_step", 2), ("num_experts_per_tok", 9), ("num_experts", 5)],
-    "qwen3_moe": [("use_sliding_window", True), ("hidden_act", "gelu"), ("mlp_only_layers", [0]), ("decoder_sparse_step", 2),
+                   ("mlp_only_layers", [4]), ("mlp_only_layers", 1), ("decoder_sparse_step", 0), ("num_experts_per_tok", 9), ("num_experts", 5)],
+    "qwen3_moe": [("use_sliding_window", True), ("hidden_act", "gelu"), ("mlp_only_layers", ["0"]), ("decoder_sparse_step", "2"),
                   ("num_experts_per_tok", 9), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
     "qwen3_5_moe_text": [("attn_output_gate", False), ("norm_topk_prob", False), ("layer_types", ["mamba"] * 4)],
     "qwen3_5": [("text_config.model_type", "qwen3_text"), ("text_config.hidden_act", "gelu"), ("text_config.head_dim", "wide")],
@@ -326,6 +341,11 @@ REFUSED = {
                          ("layer_types", ["mamba", "attention", "moe"]), ("residual_multiplier", 1e-9), ("num_attention_heads", 5)],
     "falcon_mamba": [("hidden_act", "gelu"), ("intermediate_size", 65), ("time_step_rank", "half")],
     "jamba": [("hidden_act", "gelu"), ("num_experts", 4), ("attn_layer_offset", 2), ("mamba_dt_rank", "half")],
+    "kimi_linear": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("mlp_layer_types", ["dense"] * 2), ("tie_word_embeddings", True),
+                    ("mla_use_nope", False), ("moe_router_activation_func", "softmax"), ("num_key_value_heads", 2), ("topk_group", 2),
+                    ("num_expert_group", 4), ("moe_layer_freq", 2)],
+    "minimax": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("sliding_window", 5), ("mlp_alpha_factor", 2.0), ("rotary_dim", 4),
+                ("num_experts_per_tok", 9), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
     "lfm2": [("layer_types", ["conv", "full_attention"]), ("layer_types", ["conv", "sliding_attention", "conv"]), ("num_attention_heads", 5),
              ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}), ("conv_L_cache", 0), ("quantization_config", {"bits": 4})],
     "olmo_hybrid": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("layer_types", ["sliding_attention"] * 3),
@@ -333,7 +353,7 @@ REFUSED = {
     "falcon_h1": [("hidden_act", "gelu"), ("time_step_limit", [0.1, 0.2]), ("mamba_use_mlp", False), ("mamba_n_heads", 5), ("mamba_n_groups", 3),
                   ("mamba_d_head", 9), ("ssm_multipliers", [1.0, 2.0]), ("mlp_multipliers", [1.0, 0.0]), ("mlp_multipliers", [1.0, 1e-5]),
                   ("key_multiplier", 0.0), ("num_key_value_heads", 3), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
-    "nemotron_h": [("mlp_hidden_act", "silu"), ("mamba_hidden_act", "gelu"), ("layers_block_type", ["mamba", "moe"]), ("n_groups", 3),
+    "nemotron_h": [("mlp_hidden_act", "silu"), ("mamba_hidden_act", "gelu"), ("layers_block_type", ["mamba", "gla"]), ("n_groups", 3),
                    ("layers_block_type", ["mlp", "mamba"]), ("layers_block_type", "M--*-"), ("layers_block_type", []), ("attention_bias", True),
                    ("sliding_window", 5), ("tie_word_embeddings", True), ("num_key_value_heads", 3)],
 }  # fmt: skip
@@ -350,7 +370,7 @@ def test_what_is_not_computed_is_refused(name, cortado, tmp_path, monkeypatch):
         path.write_text(json.dumps(config))
         done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
         word = {"num_attention_heads": "heads", "lru_width": "num_heads", "rope_parameters": "dynamic", "hidden_act": "gelu",
-                "num_experts": "expert_layer_period" if name == "jamba" else "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip
+                "num_expert_group": "do not make", "num_experts": "router" if name == "jamba" else "mlp.gate", "quantization_config": "quantised"}.get(key, key)  # fmt: skip
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, (key, done.stderr)
         assert not (tmp_path / "ours").exists()
 

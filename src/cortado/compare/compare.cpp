@@ -62,10 +62,10 @@ std::vector<Contender> make_contenders(const CompareRequest& request, const Data
   const ModelConfig model = ModelConfig::from_json(base, request.config_name);
   fail_input_if(!base.contains("layers") || !base["layers"].is_number_integer(), "[", request.config_name,
                 "] to compare mixers, \"layers\" must be a number: every layer gets the mixer");
-  fail_input_if(model.feed_forward == FeedForwardKind::kNone, "[", request.config_name,
+  fail_input_if(model.feed_forward.kind == FeedForwardKind::kNone, "[", request.config_name,
                 "] to compare mixers, the model needs a feed-forward, whose width makes parameters equal");
   const int64_t target =
-      parameter_count(with_width(with_mixer(base, kSoftmax.name, model.dim), model.feed_forward_dim), kSoftmax.name);
+      parameter_count(with_width(with_mixer(base, kSoftmax.name, model.dim), model.feed_forward.dim), kSoftmax.name);
   std::vector<Contender> result;
   for (const std::string& mixer : request.mixers) {
     result.push_back(make_contender(with_mixer(base, mixer, model.dim, request.bare), mixer, target));

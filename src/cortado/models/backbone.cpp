@@ -37,13 +37,14 @@ std::shared_ptr<Norm> make_norm(const ModelConfig& config) {
   return std::make_shared<LayerNorm>(config.dim, config.norm_eps, config.norm_bias);
 }
 
-std::shared_ptr<TokenMap> make_feed_forward(const ModelConfig& config) {
-  const FeedForwardOptions options = {.dim = config.dim,
-                                      .hidden = config.feed_forward_dim,
-                                      .gated = config.feed_forward != FeedForwardKind::kMlp,
-                                      .activation = config.feed_forward_activation,
-                                      .bias = config.feed_forward_bias};
-  if (config.feed_forward == FeedForwardKind::kExperts) return std::make_shared<Experts>(options, config.experts);
+std::shared_ptr<TokenMap> make_feed_forward(const FeedForwardConfig& config, int64_t dim) {
+  const bool experts = config.kind == FeedForwardKind::kExperts;
+  const FeedForwardOptions options = {.dim = dim,
+                                      .hidden = config.dim,
+                                      .gated = experts ? config.experts.gated : config.kind != FeedForwardKind::kMlp,
+                                      .activation = config.activation,
+                                      .bias = config.bias};
+  if (experts) return std::make_shared<Experts>(options, config.experts);
   return std::make_shared<FeedForward>(options);
 }
 
@@ -97,14 +98,19 @@ std::shared_ptr<Mixer> make_layer_mixer(const ModelConfig& config, int64_t layer
 }
 
 Block::Block(const ModelConfig& config, int64_t layer)
-    : Module("Block"), layer_(layer), layers_(static_cast<int64_t>(config.layers.size())), dropout_(config.dropout) {
+    : Module("Block"),
+      layer_(layer),
+      layers_(static_cast<int64_t>(config.layers.size())),
+      dropout_(config.dropout),
+      normed_residual_(config.normed_residual) {
   const bool before = config.has_pre_norm(layer), after = config.has_post_norm(layer);
   if (before) mixer_norm_ = register_module("mixer_norm", make_norm(config));
   mixer_ = register_module("mixer", make_layer_mixer(config, layer));
   if (after) mixer_post_norm_ = register_module("mixer_post_norm", make_norm(config));
-  if (!config.has_feed_forward(layer)) return;
+  const FeedForwardConfig feed_forward = config.feed_forward_of(layer);
+  if (feed_forward.kind == FeedForwardKind::kNone) return;
   if (before) feed_forward_norm_ = register_module("feed_forward_norm", make_norm(config));
-  feed_forward_ = register_module("feed_forward", make_feed_forward(config));
+  feed_forward_ = register_module("feed_forward", make_feed_forward(feed_forward, config.dim));
   if (after) feed_forward_post_norm_ = register_module("feed_forward_post_norm", make_norm(config));
 }
 
@@ -114,11 +120,13 @@ Tensor Block::forward_with(const Tensor& x, const Batch& batch, const Mix& mix) 
     if (post) branch = post->forward(branch);
     return batch.training ? at::dropout(branch, dropout_, true) : branch;
   };
-  const auto [stream, normed] = normed_sum(mixer_norm_, x, {});
+  const auto [sum, normed] = normed_sum(mixer_norm_, x, {});
+  const Tensor& stream = normed_residual_ ? normed : sum;
   const Tensor branch = mix(normed);
   if (!branch.defined()) return {};
   if (!feed_forward_) return stream + ready(branch, mixer_post_norm_);
-  const auto [mixed, y] = normed_sum(feed_forward_norm_, stream, ready(branch, mixer_post_norm_));
+  const auto [after, y] = normed_sum(feed_forward_norm_, stream, ready(branch, mixer_post_norm_));
+  const Tensor& mixed = normed_residual_ ? y : after;
   if (feed_forward_post_norm_ || (batch.training && dropout_ > 0)) {
     return mixed + ready(feed_forward_->forward(y), feed_forward_post_norm_);
   }

@@ -74,6 +74,7 @@ class Block : public Module {
   std::shared_ptr<Norm> feed_forward_norm_, feed_forward_post_norm_;
   std::shared_ptr<TokenMap> feed_forward_;
   double dropout_;
+  bool normed_residual_;
 };
 
 // A model is a class derived from Backbone that adds a head; so parameters keep their short names in checkpoints.

@@ -25,6 +25,7 @@ const Words<HeadKind> kHeads = {
     {"language", HeadKind::kLanguage}, {"classes", HeadKind::kClasses}, {"pairs", HeadKind::kPairs}};
 const Words<Pooling> kPoolings = {{"mean", Pooling::kMean}, {"class", Pooling::kClass}};
 const Words<Activation> kGelus = {{"gelu_tanh", Activation::kGeluTanh}, {"gelu", Activation::kGelu}};
+const Words<RouterScores> kScores = {{"softmax", RouterScores::kSoftmax}, {"sigmoid", RouterScores::kSigmoid}};
 const Words<Activation> kOfMlps = {
     {"gelu_tanh", Activation::kGeluTanh}, {"gelu", Activation::kGelu}, {"relu2", Activation::kRelu2}};
 
@@ -38,23 +39,81 @@ struct LayerEntry {
   LayerChanges changes;
 };
 
-LayerChanges read_changes(JsonReader& entry) {
+void expert_fields(JsonFields& json, FeedForwardConfig& config) {
+  ExpertChoice& experts = config.experts;
+  json.integer("experts", experts.count, 1, 65536);
+  json.integer("per_token", experts.per_token, 1, experts.count);
+  json.boolean("normalized", experts.normalized);
+  json.integer("shared", experts.shared, 0, kWide);
+  // The following are written only if they are not the default, so that files and hashes of older models do not change.
+  const auto unusual = [&](bool differs) { return json.reading() || differs; };
+  if (json.reading() ? experts.shared > 0 : !experts.shared_gate) json.boolean("shared_gate", experts.shared_gate);
+  if (unusual(!experts.gated)) json.boolean("gated", experts.gated);
+  if (json.reading() && !experts.gated) config.activation = Activation::kGeluTanh;
+  if (!experts.gated) json.word("activation", config.activation, kOfMlps);
+  if (unusual(experts.scores != RouterScores::kSoftmax)) json.word("scores", experts.scores, kScores);
+  if (unusual(experts.choice_bias)) json.boolean("choice_bias", experts.choice_bias);
+  if (unusual(experts.groups > 1)) {
+    json.integer("groups", experts.groups, 1, experts.count);
+    json.integer("groups_per_token", experts.groups_per_token, 1, experts.groups);
+    const int64_t each = experts.count / experts.groups;
+    json.fail_if(experts.count % experts.groups != 0 || each < 2, "\"experts\" = ", experts.count,
+                 " do not make \"groups\" = ", experts.groups, " of equal sizes, two or more");
+    json.fail_if(experts.per_token > experts.groups_per_token * each,
+                 "\"groups_per_token\" = ", experts.groups_per_token,
+                 " groups have fewer than \"per_token\" = ", experts.per_token, " experts");
+  }
+  if (unusual(experts.scale != 1)) json.number("scale", experts.scale, 1e-6, 1e6);
+  if (unusual(experts.latent > 0)) json.integer("latent", experts.latent, 0, kWide);
+}
+
+void feed_forward_fields(JsonFields& json, FeedForwardConfig& config, int64_t dim) {
+  json.word("type", config.kind, kFeedForwards);
+  if (config.kind == FeedForwardKind::kNone) return;
+  const bool gated = config.kind != FeedForwardKind::kMlp;
+  const bool experts = config.kind == FeedForwardKind::kExperts;
+  const bool swiglu = config.kind == FeedForwardKind::kSwiglu || experts;
+  if (json.reading()) {
+    config.dim = gated ? (8 * dim + 23) / 24 * 8 : 4 * dim;
+    config.activation = swiglu ? Activation::kSilu : Activation::kGeluTanh;
+  }
+  json.integer("dim", config.dim, 1, kWide);
+  json.boolean("bias", config.bias);
+  if (!swiglu) json.word("activation", config.activation, gated ? kGelus : kOfMlps);
+  if (experts) expert_fields(json, config);
+}
+
+// A layer's own feed-forward: an object, or false for none.
+std::optional<FeedForwardConfig> read_own_feed_forward(JsonReader& entry, int64_t dim) {
+  const Json own = entry.any("feed_forward");
+  if (own.is_null() || own == true) return std::nullopt;
+  FeedForwardConfig config;
+  if (own == false) {
+    config.kind = FeedForwardKind::kNone;
+  } else {
+    JsonFields::read(entry.object("feed_forward"), entry.place() + ".feed_forward",
+                     [&](JsonFields& inner) { feed_forward_fields(inner, config, dim); });
+  }
+  return config;
+}
+
+LayerChanges read_changes(JsonReader& entry, int64_t dim) {
   const auto optional = [&](const char* key) {
     const bool there = entry.has(key), value = entry.boolean(key, false);
     return there ? std::optional(value) : std::nullopt;
   };
-  return {optional("pre_norm"), optional("post_norm"), entry.boolean("feed_forward", true)};
+  return {optional("pre_norm"), optional("post_norm"), read_own_feed_forward(entry, dim)};
 }
 
-// Expands a pattern [{"repeat": 3, "mixer": {...}}, ...], repeated `times` as a whole.
-std::vector<LayerEntry> expand_pattern(JsonReader& reader, const Json& pattern, int64_t times) {
+// Expands a pattern [{"repeat": 3, "mixer": {...}}, ...] of layers of `dim` channels, repeated `times` as a whole.
+std::vector<LayerEntry> expand_pattern(JsonReader& reader, const Json& pattern, int64_t dim, int64_t times) {
   std::vector<LayerEntry> once;
   for (size_t i = 0; i < pattern.size(); ++i) {
     JsonReader entry(pattern[i], concat(reader.place(), ".layers[", i, "]"));
     const int64_t repeat = entry.integer("repeat", 1, kManyLayers, 1);
     const Json mixer = entry.object("mixer");
     check_mixer(entry, mixer, "mixer");
-    const LayerChanges changes = read_changes(entry);
+    const LayerChanges changes = read_changes(entry, dim);
     entry.finish();
     once.insert(once.end(), repeat, {mixer, changes});
     if (once.size() > kManyLayers) break;
@@ -66,41 +125,16 @@ std::vector<LayerEntry> expand_pattern(JsonReader& reader, const Json& pattern, 
   return layers;
 }
 
-std::vector<LayerEntry> read_layers(JsonReader& reader) {
+std::vector<LayerEntry> read_layers(JsonReader& reader, int64_t dim) {
   const Json layers = reader.any("layers");
   if (layers.is_array()) {
     if (reader.has("mixer")) reader.fail("\"mixer\" goes with a number of layers; a list names a mixer in each entry");
-    return expand_pattern(reader, layers, reader.integer("repeat_layers", 1, kManyLayers, 1));
+    return expand_pattern(reader, layers, dim, reader.integer("repeat_layers", 1, kManyLayers, 1));
   }
   const int64_t count = reader.integer("layers", 1, kManyLayers);
   const Json mixer = reader.object("mixer");
   check_mixer(reader, mixer, "mixer");
   return std::vector<LayerEntry>(count, {mixer, {}});
-}
-
-void expert_fields(JsonFields& json, ExpertChoice& experts) {
-  json.integer("experts", experts.count, 1, 65536);
-  json.integer("per_token", experts.per_token, 1, experts.count);
-  json.boolean("normalized", experts.normalized);
-  json.integer("shared", experts.shared, 0, kWide);
-  // Written only if it is not the default, so that files and hashes of older models do not change.
-  if (json.reading() ? experts.shared > 0 : !experts.shared_gate) json.boolean("shared_gate", experts.shared_gate);
-}
-
-void feed_forward_fields(JsonFields& json, ModelConfig& config) {
-  json.word("type", config.feed_forward, kFeedForwards);
-  if (config.feed_forward == FeedForwardKind::kNone) return;
-  const bool gated = config.feed_forward != FeedForwardKind::kMlp;
-  const bool experts = config.feed_forward == FeedForwardKind::kExperts;
-  const bool swiglu = config.feed_forward == FeedForwardKind::kSwiglu || experts;
-  if (json.reading()) {
-    config.feed_forward_dim = gated ? (8 * config.dim + 23) / 24 * 8 : 4 * config.dim;
-    config.feed_forward_activation = swiglu ? Activation::kSilu : Activation::kGeluTanh;
-  }
-  json.integer("dim", config.feed_forward_dim, 1, kWide);
-  json.boolean("bias", config.feed_forward_bias);
-  if (!swiglu) json.word("activation", config.feed_forward_activation, gated ? kGelus : kOfMlps);
-  if (experts) expert_fields(json, config.experts);
 }
 
 Json read_initialization(const Json& json, const std::string& place) {
@@ -155,11 +189,15 @@ Json unread_object(JsonReader& reader, const std::string& key, const Json& absen
 }
 
 // One entry of the list "layers".
-Json layer_to_json(const Json& mixer, const LayerChanges& changes) {
+Json layer_to_json(const Json& mixer, const LayerChanges& changes, int64_t dim) {
   Json entry = {{"repeat", 1}, {"mixer", mixer}};
   if (changes.pre_norm) entry["pre_norm"] = *changes.pre_norm;
   if (changes.post_norm) entry["post_norm"] = *changes.post_norm;
-  if (!changes.feed_forward) entry["feed_forward"] = false;
+  if (!changes.feed_forward) return entry;
+  FeedForwardConfig own = *changes.feed_forward;
+  entry["feed_forward"] = own.kind == FeedForwardKind::kNone
+                              ? Json(false)
+                              : JsonFields::written([&](JsonFields& all) { feed_forward_fields(all, own, dim); });
   return entry;
 }
 
@@ -167,7 +205,7 @@ Json layer_to_json(const Json& mixer, const LayerChanges& changes) {
 Json layers_to_json(const ModelConfig& config) {
   Json list = Json::array();
   for (size_t i = 0; i < config.layers.size(); ++i) {
-    Json entry = layer_to_json(config.layers[i], config.changes_of(static_cast<int64_t>(i)));
+    Json entry = layer_to_json(config.layers[i], config.changes_of(static_cast<int64_t>(i)), config.dim);
     if (!list.empty()) entry["repeat"] = list.back()["repeat"];
     if (!list.empty() && list.back() == entry) {
       list.back()["repeat"] = entry["repeat"].get<int64_t>() + 1;
@@ -184,7 +222,7 @@ void layers_field(JsonFields& json, ModelConfig& config) {
   const bool alike = list.size() == 1 && config.changes.empty();
   if (alike) list = static_cast<int64_t>(config.layers.size());
   json.field("layers", list, [&](JsonReader& reader) {
-    for (const LayerEntry& layer : read_layers(reader)) {
+    for (const LayerEntry& layer : read_layers(reader, config.dim)) {
       if (layer.changes != LayerChanges{}) config.changes[static_cast<int64_t>(config.layers.size())] = layer.changes;
       config.layers.push_back(layer.mixer);
     }
@@ -210,7 +248,8 @@ void config_fields(JsonFields& json, ModelConfig& config) {
   // Written only if it is not the default, so that files and hashes of older models do not change.
   if (reading || !config.pre_norm) json.boolean("pre_norm", config.pre_norm);
   json.boolean("post_norm", config.post_norm);
-  json.object("feed_forward", [&](JsonFields& inner) { feed_forward_fields(inner, config); });
+  if (reading || config.normed_residual) json.boolean("normed_residual", config.normed_residual);
+  json.object("feed_forward", [&](JsonFields& inner) { feed_forward_fields(inner, config.feed_forward, config.dim); });
   position_fields(json, config);
   json.object("embedding", [&](JsonFields& embedding) {
     embedding.boolean("tied", config.tied);
@@ -243,6 +282,14 @@ void config_fields(JsonFields& json, ModelConfig& config) {
              [](JsonReader& reader) { return unread_object(reader, "training", Json::object()); });
 }
 
+// A layer whose own feed-forward is the model's has no change, so that the config has one form.
+void forget_equal_feed_forwards(ModelConfig& config) {
+  for (auto& [layer, changes] : config.changes) {
+    if (changes.feed_forward == config.feed_forward) changes.feed_forward.reset();
+  }
+  std::erase_if(config.changes, [](const auto& it) { return it.second == LayerChanges{}; });
+}
+
 // Hkv d, the width of one token's keys in a layer.
 int64_t key_width(const Json& layer, const ModelConfig& config) {
   const auto heads = layer.value("heads", config.heads), key_heads = layer.value("kv_heads", heads);
@@ -270,6 +317,7 @@ ModelConfig ModelConfig::from_json(const Json& json, const std::string& source_n
     for (const char* key : {"model_type", "architectures", "transformers"}) own.erase(key);
   }
   JsonFields::read(own, source_name, [&](JsonFields& all) { config_fields(all, config); });
+  forget_equal_feed_forwards(config);
   return config;
 }
 

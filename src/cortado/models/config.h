@@ -29,15 +29,18 @@ inline constexpr const char* kModelType = "cortado";
 //   "dim": 128, "heads": 4,
 //   "layers": 4 with "mixer": {"mixer": "macchiato", ...settings}, or a list:
 //       [{"repeat": 3, "mixer": {"mixer": "linear"}}, {"mixer": {"mixer": "softmax"}}],
-//       the whole list repeated "repeat_layers" times. An entry may have its own "pre_norm" and "post_norm", and
-//       "feed_forward": false.
+//       the whole list repeated "repeat_layers" times. An entry may have its own "pre_norm", "post_norm" and
+//       "feed_forward"; false: none.
 //   "norm": "rms" | "layer", "norm_eps": 1e-6, "norm_bias": true (layer only), "pre_norm": true, "post_norm": false,
+//   "normed_residual": false,
 //   "feed_forward": {"type": "none" | "mlp" | "swiglu" | "geglu", "dim": 512, "bias": false,
 //                    "activation": "gelu_tanh" | "gelu" (mlp and geglu; gelu is the exact one, by erf),
 //                    or "relu2" (mlp)},
 //       dim: default 4 D for mlp, 8/3 D rounded up to a multiple of 8 for the gated ones; or
-//       {"type": "experts", "dim": each one's, "experts": 8, "per_token": 2, "normalized": true, "shared": 0,
-//        "shared_gate": true (with "shared"), "bias": false} (nn/experts.h): SwiGLUs, of which each token goes through some
+//       {"type": "experts", "dim": each one's, "bias": false, "experts": 8, "per_token": 2, "normalized": true,
+//        "shared": 0, "shared_gate": true (with "shared"), "gated": true, "activation" (with "gated": false) as for mlp,
+//        "scores": "softmax" | "sigmoid", "choice_bias": false, "groups": 1, "groups_per_token": 1, "scale": 1,
+//        "latent": 0} (nn/experts.h): SwiGLUs or, if not gated, mlps, of which each token goes through some
 //   "positions": "none" | "sinusoidal" | "learned" | "rotary",
 //   "rope_theta": 10000, "rope_scaling": {...} (nn/rotary/rotary.h),
 //   "context": 256 (rows of learned positions),
@@ -58,10 +61,20 @@ struct HeadConfig {
   int64_t hidden = 0;  // width of a layer between the pooled vector and the classes; 0: none
 };
 
+struct FeedForwardConfig {
+  FeedForwardKind kind = FeedForwardKind::kSwiglu;
+  int64_t dim = 0;  // F
+  bool bias = false;
+  Activation activation = Activation::kSilu;
+  ExpertChoice experts = {};
+
+  bool operator==(const FeedForwardConfig&) const = default;
+};
+
 // What one layer has other than its model says.
 struct LayerChanges {
   std::optional<bool> pre_norm = {}, post_norm = {};
-  bool feed_forward = true;  // false: the layer is its mixer alone
+  std::optional<FeedForwardConfig> feed_forward = {};
 
   bool operator==(const LayerChanges&) const = default;
 };
@@ -75,14 +88,11 @@ struct ModelConfig {
   std::map<int64_t, LayerChanges> changes = {};  // by layer, of those that differ from the model
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
-  bool norm_bias = true;   // LayerNorm only
-  bool pre_norm = true;    // a norm before each branch
-  bool post_norm = false;  // a norm after each branch, before it is added (Gemma-2; OLMo-2, without pre_norm)
-  FeedForwardKind feed_forward = FeedForwardKind::kSwiglu;
-  int64_t feed_forward_dim = 0;
-  bool feed_forward_bias = false;
-  Activation feed_forward_activation = Activation::kSilu;
-  ExpertChoice experts = {};
+  bool norm_bias = true;         // LayerNorm only
+  bool pre_norm = true;          // a norm before each branch
+  bool post_norm = false;        // a norm after each branch, before it is added (Gemma-2; OLMo-2, without pre_norm)
+  bool normed_residual = false;  // a branch is added to its norm's output, not to the norm's input (MiniMax-01)
+  FeedForwardConfig feed_forward;
   PositionKind positions = PositionKind::kNone;
   double rope_theta = 10000.0;
   RotaryScaling rope_scaling = {};
@@ -105,11 +115,11 @@ struct ModelConfig {
   static ModelConfig from_json(const Json& json, const std::string& source_name);
   Json to_json() const;  // from_json(to_json()) is the same model
 
-  // The layer's norms, and whether it has a feed-forward: the model's, but for the layer's changes.
+  // The layer's norms and feed-forward: the model's, but for the layer's changes.
   bool has_pre_norm(int64_t layer) const { return changes_of(layer).pre_norm.value_or(pre_norm); }
   bool has_post_norm(int64_t layer) const { return changes_of(layer).post_norm.value_or(post_norm); }
-  bool has_feed_forward(int64_t layer) const {
-    return feed_forward != FeedForwardKind::kNone && changes_of(layer).feed_forward;
+  FeedForwardConfig feed_forward_of(int64_t layer) const {
+    return changes_of(layer).feed_forward.value_or(feed_forward);
   }
   LayerChanges changes_of(int64_t layer) const;
 

@@ -34,12 +34,12 @@ TEST(Config, HasDefaults) {
   EXPECT_EQ(config.layers.size(), 3u);
   EXPECT_EQ(config.layers[2]["latents"], 4);
   EXPECT_EQ(config.norm, NormKind::kRms);
-  EXPECT_EQ(config.feed_forward, FeedForwardKind::kSwiglu);
-  EXPECT_EQ(config.feed_forward_dim, 24);  // 8/3·8 = 21.3, rounded up to a multiple of 8
+  EXPECT_EQ(config.feed_forward.kind, FeedForwardKind::kSwiglu);
+  EXPECT_EQ(config.feed_forward.dim, 24);  // 8/3·8 = 21.3, rounded up to a multiple of 8
   EXPECT_EQ(config.vocabulary, 0);
   EXPECT_TRUE(config.tied);
   EXPECT_FALSE(config.final_softcap);
-  EXPECT_EQ(ModelConfig::from_json(with("feed_forward.type=mlp"), "test").feed_forward_dim, 32);
+  EXPECT_EQ(ModelConfig::from_json(with("feed_forward.type=mlp"), "test").feed_forward.dim, 32);
 }
 
 TEST(Config, ExpandsPatterns) {
@@ -55,19 +55,34 @@ TEST(Config, ExpandsPatterns) {
 TEST(Config, LayersChangeWhatTheModelSays) {
   const Json json = parse_json(R"({"dim": 8, "repeat_layers": 2, "post_norm": true, "layers": [
       {"mixer": {"mixer": "linear"}}, {"repeat": 2, "mixer": {"mixer": "linear"}, "pre_norm": false},
-      {"mixer": {"mixer": "linear"}, "post_norm": false, "feed_forward": false}]})",
+      {"mixer": {"mixer": "linear"}, "post_norm": false, "feed_forward": false}], "feed_forward": {"type": "geglu"}})",
                                "test");
   const ModelConfig config = ModelConfig::from_json(json, "test");
   ASSERT_EQ(config.layers.size(), 8u);
   for (int64_t i = 0; i < 8; ++i) {
     EXPECT_EQ(config.has_pre_norm(i), i % 4 == 0 || i % 4 == 3) << i;
     EXPECT_EQ(config.has_post_norm(i), i % 4 != 3) << i;
-    EXPECT_EQ(config.has_feed_forward(i), i % 4 != 3) << i;
+    EXPECT_EQ(config.feed_forward_of(i).kind, i % 4 != 3 ? FeedForwardKind::kGeglu : FeedForwardKind::kNone) << i;
   }
   const Json written = config.to_json()["layers"];
   ASSERT_EQ(written.size(), 6u) << written.dump();
   EXPECT_EQ(written[1]["repeat"], 2);
   EXPECT_FALSE(written[0].contains("pre_norm"));
+}
+
+TEST(Config, ALayerMayHaveItsOwnFeedForward) {
+  const auto of = [](const std::string& own) {
+    const std::string layers = R"({"dim": 8, "layers": [{"mixer": {"mixer": "linear"}, "feed_forward": )" + own +
+                               R"(}, {"mixer": {"mixer": "linear"}}], "feed_forward": {"type": "mlp", "dim": 9}})";
+    return parse_json(layers, "test");
+  };
+  const ModelConfig config = ModelConfig::from_json(of(R"({"type": "swiglu"})"), "test");
+  EXPECT_EQ(config.feed_forward_of(0).dim, 24);  // its own default, not the model's 9
+  EXPECT_EQ(config.feed_forward_of(1).dim, 9);
+  EXPECT_NE(config.architecture_hash(), ModelConfig::from_json(of("true"), "test").architecture_hash());
+  EXPECT_EQ(ModelConfig::from_json(of("true"), "test").changes.size(), 0u);
+  expect_refused(of("3"), "feed_forward");
+  expect_refused(of(R"({"type": "swiglu", "dmi": 3})"), "layers[0].feed_forward");
 }
 
 TEST(Config, RoundTrips) {
@@ -87,7 +102,11 @@ TEST(Config, RoundTrips) {
           "feed_forward": {"type": "experts", "experts": 3, "shared": 2, "shared_gate": false}})",
       R"({"dim": 6, "layers": [{"mixer": {"mixer": "softmax"}, "pre_norm": true, "post_norm": false},
           {"repeat": 2, "mixer": {"mixer": "softmax"}, "feed_forward": false}], "pre_norm": false, "post_norm": true,
-          "feed_forward": {"type": "mlp", "activation": "relu2"}})"};
+          "feed_forward": {"type": "mlp", "activation": "relu2"}})",
+      R"({"dim": 6, "layers": [{"mixer": {"mixer": "softmax"}, "feed_forward": {"type": "swiglu", "dim": 9}},
+          {"repeat": 2, "mixer": {"mixer": "softmax"}}], "normed_residual": true,
+          "feed_forward": {"type": "experts", "experts": 8, "gated": false, "activation": "relu2", "scores": "sigmoid",
+          "choice_bias": true, "groups": 4, "groups_per_token": 2, "scale": 2.5, "latent": 3}})"};
   for (const std::string& text : texts) {
     const ModelConfig once = ModelConfig::from_json(parse_json(text, "test"), "test");
     const ModelConfig twice = ModelConfig::from_json(once.to_json(), "test");
@@ -124,6 +143,9 @@ TEST(Config, IsStrict) {
   expect_refused(with("feed_forward={\"type\": \"experts\", \"experts\": 2, \"per_token\": 3}"), "per_token");
   expect_refused(with("feed_forward={\"type\": \"experts\", \"activation\": \"gelu\"}"), "activation");
   expect_refused(with("feed_forward={\"type\": \"experts\", \"shared_gate\": false}"), "shared_gate");
+  expect_refused(with("feed_forward={\"type\": \"experts\", \"groups\": 3}"), "do not make \"groups\" = 3");
+  expect_refused(with("feed_forward={\"type\": \"experts\", \"groups\": 4, \"per_token\": 3}"), "have fewer than");
+  expect_refused(with("feed_forward={\"type\": \"experts\", \"scores\": \"relu\"}"), "scores");
   expect_refused(with("embedding={\"scaled\": true, \"scale\": 2}"), "in place of");
   expect_refused(with("positions=learned"), "context");
   expect_refused(with("positions=alibi"), "positions");

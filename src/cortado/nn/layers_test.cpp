@@ -201,6 +201,70 @@ TEST(Experts, ASharedOneMayHaveNoGate) {
   EXPECT_EQ(plain.flops_per_token(), gated.flops_per_token() - 2 * 6);
 }
 
+// DeepSeek-V3's choice, and Nemotron-3's experts: token by token, by the definition.
+TEST(Experts, ComeFromOpenGroupsAndSeeALatent) {
+  at::manual_seed(8);
+  for (const int64_t latent : {0, 3}) {
+    Experts layer({6, 4, false, Activation::kRelu2, true}, {.count = 6,
+                                                            .per_token = 3,
+                                                            .shared = 5,
+                                                            .shared_gate = false,
+                                                            .gated = false,
+                                                            .scores = RouterScores::kSigmoid,
+                                                            .choice_bias = true,
+                                                            .groups = 3,
+                                                            .groups_per_token = 2,
+                                                            .scale = 2.5,
+                                                            .latent = latent});
+    layer.to(at::kDouble);
+    auto named = layer.named_parameters();
+    {
+      const c10::InferenceMode inference;
+      named["choice_bias"].normal_(0, 0.3);
+    }
+    const auto map = [&](const std::string& name, const Tensor& x) {
+      return at::linear(x, named[name + ".weight"], named[name + ".bias"]);
+    };
+    const auto mlp = [&](const std::string& name, const Tensor& x) {
+      return map(name + ".down", at::relu(map(name + ".up", x)).square());
+    };
+    const auto defined = [&](const Tensor& token) {
+      const Tensor scores = at::sigmoid(at::linear(token, named["router.weight"]));
+      const Tensor ranks = scores + named["choice_bias"];
+      const Tensor of_groups = ranks.view({3, 2}).sum(1);  // a group's two best are all it has
+      const auto closed = of_groups.argmin().item<int64_t>();
+      const Tensor open = ranks.index_fill(0, at::tensor({2 * closed, 2 * closed + 1}), -9);
+      const Tensor chosen = std::get<1>(open.topk(3));
+      const Tensor inside = latent > 0 ? map("latent_in", token) : token;
+      Tensor sum = at::zeros_like(inside);
+      for (int64_t i = 0; i < 3; ++i) {
+        const auto expert = chosen[i].item<int64_t>();
+        sum =
+            sum + 2.5 * scores[expert] / scores.index_select(0, chosen).sum() * mlp(concat("experts.", expert), inside);
+      }
+      return mlp("shared", token) + (latent > 0 ? map("latent_out", sum) : sum);
+    };
+    const Tensor x = at::randn({9, 6}, at::kDouble).requires_grad_(true);
+    std::vector<Tensor> rows;
+    for (const Tensor& token : x.unbind(0)) rows.push_back(defined(token));
+    const Tensor y = layer.forward(x), expected = at::stack(rows), weights = at::randn_like(y);
+    EXPECT_CLOSE(y, expected, 1e-12);
+    std::vector<Tensor> leaves = {x};
+    for (const Tensor& parameter : layer.parameters()) {
+      if (parameter.requires_grad()) leaves.push_back(parameter);
+    }
+    EXPECT_EQ(leaves.size(), layer.parameters().size());  // all but the choice's bias, and x
+    const auto got = torch::autograd::grad({(y * weights).sum()}, leaves, {}, {}, false, true);
+    const auto wanted = torch::autograd::grad({(expected * weights).sum()}, leaves, {}, {}, false, true);
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      ASSERT_EQ(got[i].defined(), wanted[i].defined()) << i;
+      if (!got[i].defined()) continue;
+      EXPECT_CLOSE(got[i], wanted[i], 1e-10) << i;
+    }
+    EXPECT_EQ(layer.forward(x.narrow(0, 0, 0)).sizes(), at::IntArrayRef({0, 6}));
+  }
+}
+
 TEST(Experts, ComputeUnderAutocast) {
   for (const int64_t shared : {0, 5}) {
     Experts layer({6, 4, true, Activation::kSilu, false}, {.count = 5, .per_token = 2, .shared = shared});

@@ -8,7 +8,7 @@
 namespace cortado {
 namespace {
 
-constexpr CacheNames kLatentCache = {"latents", "latents"};
+constexpr CacheNames kLatentCache = {"latents"};
 
 struct MlaSettings : WindowAttentionOptions {
   int64_t heads;                  // H
@@ -110,7 +110,7 @@ class MlaMixer : public Mixer {
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Projected p = project(x, batch.positions(x, start_of(state, "position")));
     JoinedKeys joined{p.latent, p.latent, std::nullopt, batch.cu_seqlens};
-    if (state) joined = advance_cache(*state, kLatentCache, p.latent, p.latent, batch);
+    if (state) joined = advance_cache(*state, kLatentCache, p.latent, p.latent.narrow(3, 0, 0), batch);
     WindowAttentionOptions options = settings_;
     options.cu_seqlens = batch.cu_seqlens;
     return output(absorbs(p.q.size(1), joined.k.size(1)) ? attend_latents(p.q, joined, options)

@@ -89,7 +89,8 @@ class DeltaMixer : public Mixer {
     beta_ = register_module("beta", std::make_shared<Linear>(dim, heads_));
     if (output_gate_ != "none") {
       if (gate_rank_ > 0) gate_in_ = register_module("gate_in", std::make_shared<Linear>(dim, gate_rank_));
-      gate_ = register_module("gate", std::make_shared<Linear>(gate_rank_ > 0 ? gate_rank_ : dim, value_width));
+      const bool bias = defaults.low_rank && settings.boolean("gate_bias", false);
+      gate_ = register_module("gate", std::make_shared<Linear>(gate_rank_ > 0 ? gate_rank_ : dim, value_width, bias));
     }
     norm_ = register_module("norm", std::make_shared<RmsNorm>(value_head_dim_, norm_eps));
     o_ = register_module("o", make_output_linear(value_width, dim));

@@ -1,6 +1,5 @@
 #include "cortado/mechanisms/shared/growing_cache.h"
 
-#include <cstring>
 #include <limits>
 
 namespace cortado {
@@ -19,14 +18,16 @@ Tensor with_room(const Tensor& cache, int64_t used, int64_t places) {
 
 void declare_cache(StateLayout& layout, const CacheNames& names, const std::vector<int64_t>& shape) {
   layout.growing(names.keys, shape, kCacheBlock, "used");
-  if (std::strcmp(names.keys, names.values) != 0) layout.growing(names.values, shape, kCacheBlock, "used");
+  if (names.values) layout.growing(names.values, shape, kCacheBlock, "used");
   layout.position();
   layout.counter("used");
 }
 
 JoinedKeys advance_cache(SequenceState& state, const CacheNames& names, const Tensor& k, const Tensor& v,
                          const Batch& batch) {
-  Tensor &keys = state.at(names.keys), &values = state.at(names.values), &used_places = state.at("used");
+  Tensor &keys = state.at(names.keys), &used_places = state.at("used");
+  Tensor none = keys.narrow(-1, 0, 0);
+  Tensor& values = names.values ? state.at(names.values) : none;
   const int64_t used = used_places.size(0) ? used_places.select(0, 0).item<int64_t>() : 0;
   const PastKeys past = drop_full_lengths({keys.narrow(1, 0, used), values.narrow(1, 0, used), state.at("position")});
   const bool differentiated = at::GradMode::is_enabled() && (k.requires_grad() || v.requires_grad() ||

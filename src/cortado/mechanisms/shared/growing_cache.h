@@ -9,9 +9,10 @@ namespace cortado {
 
 inline constexpr int64_t kCacheBlock = 256;  // tokens
 
-// The names of a cache's tensors in the state. They are one tensor if the values are a part of the keys.
+// The names of a cache's tensors in the state. No values: they follow from the keys, and advance_cache()'s v has no
+// channels.
 struct CacheNames {
-  const char *keys, *values;
+  const char *keys, *values = nullptr;
 };
 
 // Declares a cache [rows, capacity, shape...], where capacity is a multiple of kCacheBlock; "position"; and "used", the

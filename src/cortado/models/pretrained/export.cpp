@@ -75,7 +75,7 @@ bool one_rotary(const PretrainedDecoder& decoder, const Chosen& chosen) {
 const char* gemma_type(const PretrainedDecoder& decoder) {
   const ModelConfig& model = decoder.model;
   const AttentionSettings& attention = decoder.attention;
-  expect(model.scaled_embedding && !model.feed_forward_bias && model.feed_forward_activation == Activation::kGeluTanh,
+  expect(model.scaled_embedding && !model.feed_forward.bias && model.feed_forward.activation == Activation::kGeluTanh,
          "GeGLU without embeddings times √D, by another function than tanh, or with biases");
   expect(attention.bias == attention.output_bias, "GeGLU with biases on q, k and v alone");
   expect(std::all_of(decoder.rotaries.begin(), decoder.rotaries.end(), [](const auto& it) { return it.has_value(); }),
@@ -108,7 +108,7 @@ const char* special_type(const PretrainedDecoder& decoder) {
          "more than one of: norms of queries and keys, scales or multipliers, layers without positions");
   expect(attention.bias == attention.output_bias, "these settings with biases on q, k and v alone");
   if (norms) {
-    expect(!decoder.model.feed_forward_bias, "norms of queries and keys with biases in the feed-forward");
+    expect(!decoder.model.feed_forward.bias, "norms of queries and keys with biases in the feed-forward");
     return "qwen3";
   }
   if (multiplies) {
@@ -124,14 +124,14 @@ const char* special_type(const PretrainedDecoder& decoder) {
 const char* plain_type(const PretrainedDecoder& decoder) {
   const AttentionSettings& attention = decoder.attention;
   const bool slides = any_window(decoder), wide = attention.width() != decoder.model.dim;
-  if (attention.bias && !attention.output_bias && !decoder.model.feed_forward_bias && !wide) return "qwen2";
+  if (attention.bias && !attention.output_bias && !decoder.model.feed_forward.bias && !wide) return "qwen2";
   if (attention.bias != attention.output_bias) {
     expect(!slides,
            "windows with biases on the output alone; or on q, k and v alone, with heads that are not D/H wide");
     return "seed_oss";
   }
   if (!slides) return "llama";
-  expect(!attention.bias && !decoder.model.feed_forward_bias, "windows with biases on the output");
+  expect(!attention.bias && !decoder.model.feed_forward.bias, "windows with biases on the output");
   const auto& windows = decoder.windows;
   expect(std::all_of(windows.begin(), windows.end(), [&](const auto& window) { return window == windows[0]; }),
          "mixture of windows and full attention without Gemma's or Qwen's norms or biases");
@@ -143,7 +143,7 @@ std::string type_of(const PretrainedDecoder& decoder) {
   expect(!decoder.attention.joint_qk_norm, "norms of queries and keys over all heads together");
   if (decoder.gemma()) return gemma_type(decoder);
   const ModelConfig& model = decoder.model;
-  expect(model.feed_forward == FeedForwardKind::kSwiglu, "feed-forward other than SwiGLU and GeGLU");
+  expect(model.feed_forward.kind == FeedForwardKind::kSwiglu, "feed-forward other than SwiGLU and GeGLU");
   expect(!model.scaled_embedding && !model.post_norm,
          "embeddings times √D or norms after the branches without Gemma's GeGLU");
   expect(!decoder.attention.softcap && !model.final_softcap, "caps without Gemma-2's norms");
@@ -241,7 +241,7 @@ Json config_json(const PretrainedDecoder& decoder, at::ScalarType dtype) {
                {"model_type", type},
                {"vocab_size", model.vocabulary},
                {"hidden_size", model.dim},
-               {"intermediate_size", model.feed_forward_dim},
+               {"intermediate_size", model.feed_forward.dim},
                {"num_hidden_layers", decoder.layers()},
                {"num_attention_heads", attention.heads},
                {"num_key_value_heads", attention.kv_heads},
@@ -256,7 +256,7 @@ Json config_json(const PretrainedDecoder& decoder, at::ScalarType dtype) {
   if (type != "qwen2" && type != "mistral") json["attention_bias"] = attention.bias;
   if (type == "seed_oss") json["attention_out_bias"] = attention.output_bias;
   if (!decoder.gemma() && type != "qwen2" && type != "qwen3" && type != "mistral")
-    json["mlp_bias"] = model.feed_forward_bias;
+    json["mlp_bias"] = model.feed_forward.bias;
   if (type == "granite") {
     const double usual = 1 / std::sqrt(static_cast<double>(attention.head_dim));
     json["attention_multiplier"] = attention.scale.value_or(usual);

@@ -38,7 +38,7 @@ class GgufDecoder {
     decoder_.source = file_->name();
     decoder_.model.name = std::filesystem::path(file_->name()).stem().string();
     decoder_.model.post_norm = family_.post_norm;
-    if (family_.geglu) decoder_.model.feed_forward = FeedForwardKind::kGeglu;
+    if (family_.geglu) decoder_.model.feed_forward.kind = FeedForwardKind::kGeglu;
     read_sizes();
     decoder_.attention.rotary = read_rope();
     if (family_.post_norm) read_caps();
@@ -50,7 +50,7 @@ class GgufDecoder {
     };
     decoder_.attention.bias = biased("attn_q");
     decoder_.attention.output_bias = biased("attn_output");
-    decoder_.model.feed_forward_bias = biased("ffn_up");
+    decoder_.model.feed_forward.bias = biased("ffn_up");
     decoder_.model.tied = !file_->find("output.weight");
   }
 
@@ -85,7 +85,7 @@ class GgufDecoder {
     file_->fail_if(value_dim != attention.head_dim, "has keys of ", attention.head_dim, " and values of ", value_dim,
                    " channels; they must be equal");
     file_->fail_if(attention.head_dim % 2 != 0, "has heads of ", attention.head_dim, " channels, an odd number");
-    model.feed_forward_dim = size("feed_forward_length", 1 << 20);
+    model.feed_forward.dim = size("feed_forward_length", 1 << 20);
     model.context = metadata_.integer(key("context_length"), 0, int64_t{1} << 40, 0);
     model.norm_eps = metadata_.number(key("attention.layer_norm_rms_epsilon"), 0.0, 1.0, 1e-5);
     const GgufTensor* embedding = file_->find("token_embd.weight");
@@ -206,7 +206,7 @@ struct GgufRows {
 std::map<std::string, GgufRows> joint_rows(const GgufFile& file, const PretrainedDecoder& decoder) {
   std::map<std::string, GgufRows> parts;
   const int64_t width = decoder.attention.width(), kv_width = decoder.attention.kv_width();
-  const int64_t hidden = decoder.model.feed_forward_dim;
+  const int64_t hidden = decoder.model.feed_forward.dim;
   for (int64_t i = 0; i < decoder.layers(); ++i) {
     const std::string layer = concat("blk.", i, ".");
     const std::string qkv = layer + "attn_qkv.weight", up = layer + "ffn_up.weight";

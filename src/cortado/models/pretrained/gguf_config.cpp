@@ -146,21 +146,38 @@ void read_period(const GgufKeys& keys, const std::vector<bool>& attends, Json& c
   config.update({{"attn_layer_period", period}, {"attn_layer_offset", offset}});
 }
 
+// The layers with experts: OFFSET, OFFSET + PERIOD, ...; a period of 0: none.
+struct ExpertPeriod {
+  int64_t offset = 0, period = 0;
+};
+
+ExpertPeriod read_expert_period(const GgufKeys& keys) {
+  const auto mixed = [&](int64_t layer) { return keys.has(layer, "ffn_gate_inp.weight"); };
+  int64_t first = 0;
+  while (first < keys.layers && !mixed(first)) ++first;
+  if (first == keys.layers) return {};
+  int64_t second = first + 1;
+  while (second < keys.layers && !mixed(second)) ++second;
+  const int64_t period = second < keys.layers ? second - first : keys.layers;
+  for (int64_t i = 0; i < keys.layers; ++i) {
+    keys.file.fail_if(mixed(i) != (i % period == first), "has experts in layers ", first, " and ", second,
+                      ", and not in every ", period, "th");
+  }
+  return {first, period};
+}
+
 void read_jamba(GgufKeys& keys, GgufConfig& read) {
   const std::vector<bool> attends = read_hybrid_heads(keys, read.config);
   read_period(keys, attends, read.config);
   const int64_t recurrent = first_of(attends, false);
-  int64_t mixtures = 0;
-  for (int64_t i = 0; i < keys.layers; ++i) mixtures += keys.has(i, "ffn_gate_inp.weight") ? 1 : 0;
-  keys.file.fail_if(mixtures > 0 && mixtures < keys.layers, "has experts in ", mixtures, " of ", keys.layers,
-                    " layers; experts in some layers only are not supported");
+  const ExpertPeriod experts = read_expert_period(keys);
   read.config.update({{"model_type", "jamba"},
                       {"max_position_embeddings", keys.size("context_length", 0)},
                       {"intermediate_size", keys.size("feed_forward_length")},
-                      {"num_experts", mixtures > 0 ? keys.size("expert_count") : 1},
+                      {"num_experts", experts.period > 0 ? keys.size("expert_count") : 1},
                       {"num_experts_per_tok", keys.size("expert_used_count", 1)},
-                      {"expert_layer_period", 1},
-                      {"expert_layer_offset", 0},
+                      {"expert_layer_period", std::max<int64_t>(1, experts.period)},
+                      {"expert_layer_offset", experts.offset},
                       {"mamba_expand", keys.times("ssm.inner_size", read.config["hidden_size"].get<int64_t>())},
                       {"mamba_d_state", keys.size("ssm.state_size")},
                       {"mamba_d_conv", keys.size("ssm.conv_kernel")},

@@ -127,30 +127,30 @@ std::optional<TheirTensor> early_form(const GgufLayout& layout, const std::strin
 }
 
 // The feed-forward's weights, whose names in files do not depend on the architecture.
-RenamedWeights feed_forward_of(const ModelConfig& config) {
+RenamedWeights feed_forward_weights(const FeedForwardConfig& config, int64_t dim) {
   RenamedWeights weights;
   const auto gated = [&](const std::string& ours, const std::string& suffix, int64_t hidden) {
     for (const char* name : {"gate", "up"})
-      weights.map(concat(ours, name, ".weight"), concat("ffn_", name, suffix, ".weight"), {hidden, config.dim});
-    weights.map(ours + "down.weight", concat("ffn_down", suffix, ".weight"), {config.dim, hidden});
+      weights.map(concat(ours, name, ".weight"), concat("ffn_", name, suffix, ".weight"), {hidden, dim});
+    weights.map(ours + "down.weight", concat("ffn_down", suffix, ".weight"), {dim, hidden});
   };
-  const int64_t hidden = config.feed_forward_dim;
-  if (config.feed_forward == FeedForwardKind::kSwiglu) gated("feed_forward.", "", hidden);
-  if (config.feed_forward != FeedForwardKind::kExperts) return weights;
+  const int64_t hidden = config.dim;
+  if (config.kind == FeedForwardKind::kSwiglu) gated("feed_forward.", "", hidden);
+  if (config.kind != FeedForwardKind::kExperts) return weights;
   const ExpertChoice& experts = config.experts;
-  weights.map("feed_forward.router.weight", "ffn_gate_inp.weight", {experts.count, config.dim});
+  weights.map("feed_forward.router.weight", "ffn_gate_inp.weight", {experts.count, dim});
   for (int64_t i = 0; i < experts.count; ++i) {
     const std::string ours = concat("feed_forward.experts.", i, ".");
     for (const char* name : {"gate", "up", "down"}) {
       const bool down = std::string(name) == "down";
       weights.map(concat(ours, name, ".weight"), concat("ffn_", name, "_exps.weight"),
-                  {experts.count, down ? config.dim : hidden, down ? hidden : config.dim});
+                  {experts.count, down ? dim : hidden, down ? hidden : dim});
       weights.list.back().forms.front().index = i;
     }
   }
   if (experts.shared == 0) return weights;
   gated("feed_forward.shared.", "_shexp", experts.shared);
-  if (experts.shared_gate) weights.map("feed_forward.shared_gate.weight", "ffn_gate_inp_shexp.weight", {1, config.dim});
+  if (experts.shared_gate) weights.map("feed_forward.shared_gate.weight", "ffn_gate_inp_shexp.weight", {1, dim});
   return weights;
 }
 
@@ -175,9 +175,8 @@ RenamedWeights weights_of(const RenamedModel& folder, const GgufLayout& layout) 
       weights.map(ours, concat(block, norm, ".weight"), theirs.shape, change);
     }
   }
-  const RenamedWeights feed_forward = feed_forward_of(folder.config);
   for (int64_t i = 0; i < std::ssize(folder.config.layers); ++i) {
-    for (RenamedWeight weight : feed_forward.list) {
+    for (RenamedWeight weight : feed_forward_weights(folder.config.feed_forward_of(i), folder.config.dim).list) {
       weight.ours = concat("layers.", i, ".", weight.ours);
       weight.forms.front().name = concat("blk.", i, ".", weight.forms.front().name);
       weights.list.push_back(std::move(weight));

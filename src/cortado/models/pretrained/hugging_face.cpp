@@ -39,7 +39,7 @@ void read_decoder_sizes(JsonReader& config, PretrainedDecoder& decoder, const De
                  model.dim, ") is not divisible by num_attention_heads (", attention.heads, ")");
   const int64_t head_dim = std::max<int64_t>(1, model.dim / attention.heads);
   attention.head_dim = config.integer("head_dim", 1, 65536, defaults.head_dim.value_or(head_dim));
-  model.feed_forward_dim = config.integer("intermediate_size", 1, 1 << 20);
+  model.feed_forward.dim = config.integer("intermediate_size", 1, 1 << 20);
   model.context = config.integer("max_position_embeddings", 0, int64_t{1} << 40, 0);
   model.norm_eps = config.number("rms_norm_eps", 0.0, 1.0, defaults.norm_eps);
   model.tied = config.boolean("tie_word_embeddings", defaults.tied);

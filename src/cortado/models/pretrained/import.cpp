@@ -50,10 +50,10 @@ struct WeightNames {
 
 // The parts of one layer, in the model's order.
 std::vector<WeightNames> layer_weights(const PretrainedDecoder& decoder) {
-  const int64_t dim = decoder.model.dim, hidden = decoder.model.feed_forward_dim;
+  const int64_t dim = decoder.model.dim, hidden = decoder.model.feed_forward.dim;
   const int64_t width = decoder.attention.width(), kv_width = decoder.attention.kv_width();
   const int64_t head = decoder.attention.head_dim;
-  const bool post = decoder.model.post_norm, qkv = decoder.attention.bias, biased = decoder.model.feed_forward_bias;
+  const bool post = decoder.model.post_norm, qkv = decoder.attention.bias, biased = decoder.model.feed_forward.bias;
   std::vector<WeightNames> weights = {
       {"mixer_norm", "input_layernorm", "attn_norm", {dim}},
       {"mixer.q", "self_attn.q_proj", "attn_q", {width, dim}, qkv},
@@ -128,7 +128,7 @@ ModelConfig PretrainedDecoder::config() const {
                   " rotary frequencies, its positions have ", listed, " factors");
     config.layers.push_back(mixer_of(*this, layer));
   }
-  if (gemma()) config.feed_forward_activation = Activation::kGeluTanh;
+  if (gemma()) config.feed_forward.activation = Activation::kGeluTanh;
   config.scaled_embedding = gemma();
   config.positions = PositionKind::kRotary;
   config.rope_theta = attention.rotary->theta;

@@ -28,7 +28,7 @@ struct PretrainedDecoder {
   double rotary_fraction = 1.0;  // share of a head's channels that are rotated
   double logits_scaling = 1.0;   // divides the logits; here the last norm's weights
 
-  bool gemma() const { return model.feed_forward == FeedForwardKind::kGeglu; }
+  bool gemma() const { return model.feed_forward.kind == FeedForwardKind::kGeglu; }
   int64_t layers() const { return static_cast<int64_t>(windows.size()); }
   std::optional<Rotary> rotary(int64_t layer) const { return rotaries.empty() ? attention.rotary : rotaries[layer]; }
   // Granite's block is x += m f(norm x), with m `residual`. Here the stream is x / m: the embedding's factor is divided

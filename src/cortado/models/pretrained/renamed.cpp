@@ -34,6 +34,17 @@ void RenamedWeights::convolution(const std::string& ours, const std::string& the
   if (bias) map(ours + ".bias", theirs + ".bias", {channels});
 }
 
+void RenamedWeights::qkv_convolutions(int64_t keys, int64_t values, int64_t taps) {
+  const Shape joint = {2 * keys + values, 1, taps};
+  int64_t begin = 0;
+  for (const auto& [name, rows] : {std::pair("q", keys), std::pair("k", keys), std::pair("v", values)}) {
+    convolution(concat(name, "_conv"), concat(name, "_conv1d"), rows, taps, /*bias=*/false);
+    or_map(concat(name, "_conv.weight"),
+           {"conv1d.weight", joint, [=](const Tensor& x) { return x.narrow(0, begin, rows).squeeze(1); }});
+    begin += rows;
+  }
+}
+
 void RenamedWeights::norm(const std::string& ours, const std::string& theirs, int64_t dim, bool zero_centred) {
   // The sum is kept in float32, because 16 bits would round it.
   const auto add_one = [](const Tensor& x) { return x.to(at::kFloat) + 1; };
@@ -53,9 +64,12 @@ void RenamedWeights::gated_joint(const std::string& ours, const std::string& gat
   map(ours + ".down.weight", down, {dim, hidden});
 }
 
-void RenamedWeights::experts(const std::string& theirs, const ExpertSizes& sizes) {
+void RenamedWeights::experts(const std::string& theirs, const ExpertSizes& sizes, const ExpertNames& names) {
   for (int64_t i = 0; i < sizes.count; ++i) {
-    gated(concat("feed_forward.experts.", i), concat(theirs, ".", i), sizes.dim, sizes.hidden);
+    const std::string ours = concat("feed_forward.experts.", i), place = concat(theirs, ".", i, ".");
+    linear(ours + ".gate", place + names.gate, sizes.hidden, sizes.dim);
+    linear(ours + ".up", place + names.up, sizes.hidden, sizes.dim);
+    linear(ours + ".down", place + names.down, sizes.dim, sizes.hidden);
   }
   joint_experts(theirs + ".gate_up_proj", theirs + ".down_proj", sizes);
 }
@@ -113,6 +127,11 @@ void expect_silu(JsonReader& config) {
   config.fail_if(activation != "silu" && activation != "swish", "activation \"", activation, "\" is not supported");
 }
 
+const char* spelled(JsonReader& config, std::initializer_list<const char*> keys) {
+  const auto* found = std::ranges::find_if(keys, [&](const char* key) { return config.has(key); });
+  return found == keys.end() ? *(keys.end() - 1) : *found;
+}
+
 int64_t head_size(JsonReader& config, int64_t width, int64_t heads) {
   config.fail_if(width % heads != 0, "a width of ", width, " is not divisible by num_heads (", heads, ")");
   return width / heads;
@@ -133,10 +152,11 @@ namespace {
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> all = [] {
     std::vector<Architecture> list;
-    for (const auto& family : {mamba_architectures, mamba_ssm_architectures, mamba_hybrid_architectures,
-                               flash_linear_attention_architectures, rwkv_architectures, recurrent_gemma_architectures,
-                               qwen3_next_architectures, qwen3_moe_architectures, lfm2_architectures,
-                               olmo_architectures, falcon_h1_architectures, nemotron_h_architectures}) {
+    for (const auto& family :
+         {mamba_architectures, mamba_ssm_architectures, mamba_hybrid_architectures,
+          flash_linear_attention_architectures, rwkv_architectures, recurrent_gemma_architectures,
+          qwen3_next_architectures, qwen3_moe_architectures, lfm2_architectures, olmo_architectures,
+          falcon_h1_architectures, nemotron_h_architectures, kimi_linear_architectures, minimax_architectures}) {
       for (Architecture& architecture : family()) list.push_back(std::move(architecture));
     }
     return list;
@@ -218,7 +238,8 @@ void check_tensors(const RenamedModel& model, const TheirTensors& tensors) {
     used.insert(form.name);
   }
   for (const auto& [name, kind] : tensors.kinds) {
-    const bool idle = (name == "lm_head.weight" && model.config.tied) || name == model.idle;
+    const bool idle =
+        (name == "lm_head.weight" && model.config.tied) || std::ranges::find(model.idle, name) != model.idle.end();
     fail_input_if(!used.contains(name) && !idle && !is_left_out(model, name), where, "tensor ", printable(name),
                   " belongs to no part of this architecture that is supported");
   }

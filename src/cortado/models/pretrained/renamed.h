@@ -35,6 +35,11 @@ struct ExpertSizes {
   int64_t count, dim, hidden;  // E, D, F
 };
 
+// Their names of an expert's maps.
+struct ExpertNames {
+  const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";
+};
+
 // Weights of a mixer, a block or a model, by their names within it.
 struct RenamedWeights {
   std::vector<RenamedWeight> list = {};
@@ -51,6 +56,8 @@ struct RenamedWeights {
   void linear(const std::string& ours, const std::string& theirs, int64_t out, int64_t in, bool bias = false);
   // A depthwise convolution; their weight has an additional input-channel dimension of size 1.
   void convolution(const std::string& ours, const std::string& theirs, int64_t channels, int64_t taps, bool bias);
+  // The convolutions of q, k and v: with a tensor each, as published, or one, as transformers 5 has it in memory.
+  void qkv_convolutions(int64_t keys, int64_t values, int64_t taps);
   // A norm without a bias. `zero_centred`: theirs multiplies by 1 + w.
   void norm(const std::string& ours, const std::string& theirs, int64_t dim, bool zero_centred = false);
   // The three maps of SwiGLU or GeGLU: gate, up, down here; gate_proj, up_proj, down_proj there.
@@ -58,9 +65,9 @@ struct RenamedWeights {
   // As gated(), with gate and up in one tensor, the gate's rows first.
   void gated_joint(const std::string& ours, const std::string& gate_up, const std::string& down, int64_t dim,
                    int64_t hidden);
-  // The SwiGLUs of a mixture, "feed_forward.experts.N": with tensors of their own, THEIRS.N.gate_proj.weight and so on, or
-  // in two tensors for all of them, which is the form that transformers 5 has in memory.
-  void experts(const std::string& theirs, const ExpertSizes& sizes);
+  // The SwiGLUs of a mixture, "feed_forward.experts.N": with tensors of their own, THEIRS.N.gate_proj.weight and so on,
+  // or in two tensors for all of them, which is the form that transformers 5 has in memory.
+  void experts(const std::string& theirs, const ExpertSizes& sizes, const ExpertNames& names = {});
   // The second of these forms, by the names of the two tensors: [E, 2 F, D], the gate's rows first, and [E, D, F].
   void joint_experts(const std::string& gate_up, const std::string& down, const ExpertSizes& sizes);
   // Applies one more change to a weight, if it has been mapped.
@@ -80,7 +87,7 @@ struct RenamedModel {
   std::string source;  // for error messages
   ModelConfig config;
   RenamedWeights weights;
-  std::string idle = {};                   // a tensor that is ignored: a copy of another one
+  std::vector<std::string> idle = {};      // tensors that are ignored: copies of others, or what the config says too
   std::vector<std::string> left_out = {};  // prefixes of the tensors of parts that are not read, such as vision
 };
 
@@ -108,6 +115,8 @@ void expect(JsonReader& config, const char* key, const Json& wanted);
 void expect_silu(JsonReader& config);
 // `width` divided by the number of heads ("num_heads"). Throws InputError if it does not divide.
 int64_t head_size(JsonReader& config, int64_t width, int64_t heads);
+// The first of these keys that the config has, or the last one: for settings with several names.
+const char* spelled(JsonReader& config, std::initializer_list<const char*> keys);
 
 // The type of configs without one, whose settings of the mixer are in "ssm_cfg".
 inline constexpr const char* kMambaSsm = "mamba_ssm";
@@ -141,5 +150,7 @@ std::vector<Architecture> lfm2_architectures();
 std::vector<Architecture> olmo_architectures();
 std::vector<Architecture> falcon_h1_architectures();
 std::vector<Architecture> nemotron_h_architectures();
+std::vector<Architecture> kimi_linear_architectures();
+std::vector<Architecture> minimax_architectures();
 
 }  // namespace cortado

@@ -70,7 +70,7 @@ std::function<Tensor(const Tensor&)> times_parts(std::vector<std::pair<int64_t, 
 }
 
 RenamedMixer read_falcon_attention(JsonReader& config, int64_t dim, const FalconMultipliers& by) {
-  RenamedMixer mixer = read_attention(config, dim, 8);
+  RenamedMixer mixer = read_attention(config, dim, {.key_heads = 8});
   const double head = mixer.settings["head_dim"], ratio = by.attention();
   mixer.settings["scale"] = by.key * ratio * ratio / std::sqrt(head);
   for (const char* name : {"q.bias", "k.bias", "v.bias", "o.bias"}) mixer.then(name, times(1 / ratio));

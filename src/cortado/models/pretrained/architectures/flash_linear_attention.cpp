@@ -1,4 +1,4 @@
-// Models of flash-linear-attention: GLA, RetNet, DeltaNet, Gated DeltaNet, HGRN2.
+// Models of flash-linear-attention: GLA, RetNet, DeltaNet, Gated DeltaNet, KDA, HGRN2.
 #include <cmath>
 
 #include "cortado/models/pretrained/renamed.h"
@@ -128,6 +128,36 @@ RenamedMixer read_gated_delta_net(JsonReader& config, int64_t dim) {
   return mixer;
 }
 
+RenamedMixer read_kda(JsonReader& config, int64_t dim) {
+  if (!config.says("use_short_conv")) config.fail("\"use_short_conv\" is missing");
+  const int64_t taps = read_fla(config), key_heads = config.integer("num_heads", 1, kMostHeads, 16);
+  const int64_t head = config.integer("head_dim", 1, 65536, 128), value = product(config, "expand_v", 1.0, head);
+  const int64_t heads = config.has("num_v_heads") ? config.integer("num_v_heads", 1, kMostHeads) : key_heads;
+  const std::optional<double> bound = config.optional_number("lower_bound", -1e3, -1e-3);
+  RenamedMixer mixer({{"mixer", "kda"},
+                      {"heads", heads},
+                      {"key_heads", key_heads},
+                      {"head_dim", head},
+                      {"value_head_dim", value},
+                      {"taps", taps},
+                      {"reflect", config.boolean("allow_neg_eigval", false)},
+                      {"gate_rank", value},
+                      {"gate_bias", true},
+                      {"output_gate", "sigmoid"},
+                      {"norm_eps", config.number("norm_eps", 0.0, 1.0, 1e-6)}});
+  if (bound) mixer.settings["lower_bound"] = *bound;
+  map_projections(mixer, dim, key_heads * head, heads * value, taps, /*conv_first=*/false);
+  mixer.linear("beta", "b_proj", heads, dim);
+  mixer.linear("gate_in", "g_proj.0", value, dim);
+  mixer.linear("gate", "g_proj.1", heads * value, value, /*bias=*/true);
+  mixer.linear("decay_in", "f_proj.0", value, dim);
+  mixer.linear("decay", "f_proj.1", heads * head, value);
+  mixer.map("a_log", "A_log", {heads});
+  mixer.map("dt_bias", "dt_bias", {heads * head}, [=](const Tensor& x) { return x.view({heads, head}); });
+  mixer.norm("norm", "o_norm", value);
+  return mixer;
+}
+
 // The logit of layer i's lower bound per channel. A softmax shares the learned values among the layers, and they are
 // summed up to layer i.
 Tensor bound_logit(const Tensor& learned, int64_t layer) {
@@ -207,11 +237,13 @@ std::vector<Architecture> flash_linear_attention_architectures() {
               "gla", [](JsonReader& config, int64_t dim) { return read_gated_linear(config, dim, true); }, 4),
           architecture(
               "retnet", [](JsonReader& config, int64_t dim) { return read_gated_linear(config, dim, false); }, 2),
-          architecture("delta_net", read_delta_net, 4), architecture("gated_deltanet", read_gated_delta_net, 4),
+          architecture("delta_net", read_delta_net, 4),
+          architecture("gated_deltanet", read_gated_delta_net, 4),
+          architecture("kda", read_kda, 4),
           Architecture{"hgrn2", [](JsonReader& config) {
                          const bool bounds = config.boolean("use_lower_bound", true);
                          RenamedModel model = read_model(config, read_hgrn2, 4, bounds);
-                         if (bounds) model.idle = "model.lower_bounds";  // a model of one layer does not use it
+                         if (bounds) model.idle = {"model.lower_bounds"};  // a model of one layer does not use it
                          return model;
                        }}};
 }

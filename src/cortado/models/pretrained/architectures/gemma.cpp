@@ -7,7 +7,7 @@ namespace cortado {
 namespace {
 
 void read_gemma_sizes(JsonReader& config, PretrainedDecoder& decoder, int64_t kv_heads) {
-  decoder.model.feed_forward = FeedForwardKind::kGeglu;
+  decoder.model.feed_forward.kind = FeedForwardKind::kGeglu;
   expect_activation(config, "gelu_pytorch_tanh");
   read_decoder_sizes(config, decoder, {.kv_heads = kv_heads, .head_dim = 256, .tied = true});
   read_attention_bias(config, decoder);

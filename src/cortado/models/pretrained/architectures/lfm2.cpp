@@ -1,6 +1,5 @@
 // LFM2 of transformers: gated short convolutions, and softmax attention with normed queries and keys in some layers.
-#include "cortado/models/pretrained/renamed.h"
-#include "cortado/models/pretrained/rope.h"
+#include "cortado/models/pretrained/architectures/layered.h"
 
 namespace cortado {
 namespace {
@@ -48,56 +47,37 @@ int64_t read_hidden(JsonReader& config) {
 
 // Whether each layer is softmax attention: by "layer_types", otherwise those of "full_attn_idxs", otherwise all.
 std::vector<bool> read_attention_layers(JsonReader& config, int64_t layers) {
-  const Json types = config.any("layer_types"), indices = config.any("full_attn_idxs");
-  std::vector<bool> attends(layers, types.is_null() && indices.is_null());
-  for (size_t i = 0; !types.is_null() && i < attends.size(); ++i) {
-    const Json type = types.is_array() && types.size() == attends.size() ? types[i] : Json();
-    attends[i] = type == "full_attention";
-    config.fail_if(!attends[i] && type != "conv", "\"layer_types\" must name each layer's, conv or full_attention");
-  }
-  const Json chosen = types.is_null() ? indices : Json();
-  for (const auto& [_, index] : chosen.items()) {
-    const bool there = indices.is_array() && index.is_number_integer() && index >= 0 && index < layers;
-    config.fail_if(!there, "\"full_attn_idxs\" must list layers, 0 to ", layers - 1, ", got ", indices.dump());
-    attends[index.get<size_t>()] = true;
-  }
-  return attends;
+  if (const auto types = read_layer_types(config, layers, {"full_attention"}, {"conv"})) return *types;
+  if (!config.has("full_attn_idxs")) return std::vector<bool>(layers, true);
+  return read_layer_numbers(config, "full_attn_idxs", layers);
+}
+
+RenamedFeedForward read_lfm2_feed_forward(JsonReader& config, int64_t dim) {
+  const int64_t hidden = read_hidden(config);
+  RenamedFeedForward read;
+  read.settings = {{"type", "swiglu"}, {"dim", hidden}};
+  read.linear("feed_forward.gate", "feed_forward.w1", hidden, dim);
+  read.linear("feed_forward.up", "feed_forward.w3", hidden, dim);
+  read.linear("feed_forward.down", "feed_forward.w2", dim, hidden);
+  return read;
 }
 
 RenamedModel read_lfm2(JsonReader& config) {
-  const ModelSizes sizes = read_sizes(config);
-  const int64_t dim = sizes.dim, hidden = read_hidden(config);
-  const bool tied = config.boolean("tie_embedding", config.boolean("tie_word_embeddings", true));
-  const double norm_eps = config.number("norm_eps", 0.0, 1.0, 1e-5);
-  const PretrainedRope rope = read_rope(config, 1.0, 1e6);
-  config.fail_if(rope.fraction != 1.0,
-                 "\"partial_rotary_factor\": rotary positions on a part of each head are not "
-                 "supported");
-  Json json = config_of(sizes, tied);
-  json["norm_eps"] = norm_eps;
-  write_rope(rope, json);
-  json["context"] = config.integer("max_position_embeddings", 0, int64_t{1} << 40, 128000);
-  json["feed_forward"] = {{"type", "swiglu"}, {"dim", hidden}};
+  LayeredModel read = read_layered(config, {.context = 128000});
+  const int64_t dim = read.sizes.dim;
+  read.json["embedding"]["tied"] = config.boolean("tie_embedding", config.boolean("tie_word_embeddings", true));
+  read.json["norm_eps"] = config.number("norm_eps", 0.0, 1.0, 1e-5);
+  read.read_positions(config, 1e6);
+  read.mixer_norm = "operator_norm";
+  read.feed_forward_norm = "ffn_norm";
+  read.last_norm = "embedding_norm";  // in spite of its name
   const RenamedMixer convolution = read_convolution(config, dim),
-                     attention = read_lfm2_attention(config, dim, norm_eps);
-  const std::vector<bool> attends = read_attention_layers(config, sizes.layers);
-  RenamedWeights weights;
-  weights.map("embedding.weight", "model.embed_tokens.weight", {sizes.vocabulary, dim});
-  for (int64_t i = 0; i < sizes.layers; ++i) {
-    const RenamedMixer& mixer = attends[i] ? attention : convolution;
-    json["layers"].push_back({{"mixer", mixer.settings}});
-    RenamedWeights block;
-    block.norm("mixer_norm", "operator_norm", dim);
-    block.within("mixer", attends[i] ? "self_attn" : "conv", mixer);
-    block.norm("feed_forward_norm", "ffn_norm", dim);
-    block.linear("feed_forward.gate", "feed_forward.w1", hidden, dim);
-    block.linear("feed_forward.up", "feed_forward.w3", hidden, dim);
-    block.linear("feed_forward.down", "feed_forward.w2", dim, hidden);
-    weights.within(concat("layers.", i), concat("model.layers.", i), block);
+                     attention = read_lfm2_attention(config, dim, read.norm_eps());
+  const RenamedFeedForward feed_forward = read_lfm2_feed_forward(config, dim);
+  for (const bool attends : read_attention_layers(config, read.sizes.layers)) {
+    read.add(attends ? attention : convolution, attends ? "self_attn" : "conv", feed_forward);
   }
-  weights.norm("norm", "model.embedding_norm", dim);  // the last norm, in spite of its name
-  if (!tied) weights.map("head.weight", "lm_head.weight", {sizes.vocabulary, dim});
-  return {{}, ModelConfig::from_json(json, config.place()), weights};
+  return std::move(read).model(config);
 }
 
 }  // namespace

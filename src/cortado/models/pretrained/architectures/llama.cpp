@@ -10,7 +10,7 @@ void read_llama(JsonReader& config, PretrainedDecoder& decoder) {
   read_decoder_sizes(config, decoder);
   decoder.attention.rotary = read_whole_rope(config);
   read_attention_bias(config, decoder);
-  decoder.model.feed_forward_bias = config.boolean("mlp_bias", false);
+  decoder.model.feed_forward.bias = config.boolean("mlp_bias", false);
   read_windows(config, decoder, std::nullopt, [](int64_t) { return false; });
 }
 
@@ -19,7 +19,7 @@ void read_mistral(JsonReader& config, PretrainedDecoder& decoder) {
   read_decoder_sizes(config, decoder, {.kv_heads = 8});
   decoder.attention.rotary = read_whole_rope(config);
   read_attention_bias(config, decoder);
-  decoder.model.feed_forward_bias = config.boolean("mlp_bias", false);
+  decoder.model.feed_forward.bias = config.boolean("mlp_bias", false);
   const auto window = config.integer_or_null("sliding_window", 1, 1 << 30, 4096);
   read_windows(config, decoder, window, [](int64_t) { return true; });
 }
@@ -73,7 +73,7 @@ void read_smollm3(JsonReader& config, PretrainedDecoder& decoder) {
   const Rotary rotary = read_whole_rope(config, 2e6);
   decoder.attention.rotary = rotary;
   read_attention_bias(config, decoder);
-  decoder.model.feed_forward_bias = config.boolean("mlp_bias", false);
+  decoder.model.feed_forward.bias = config.boolean("mlp_bias", false);
   const auto turns = read_rotary_layers(config, config.integer("num_hidden_layers", 1, 10000));
   for (const bool turned : turns) decoder.rotaries.push_back(turned ? std::optional(rotary) : std::nullopt);
   const bool slides = config.boolean("use_sliding_window", false);
@@ -86,7 +86,7 @@ void read_granite(JsonReader& config, PretrainedDecoder& decoder) {
   read_decoder_sizes(config, decoder);
   decoder.attention.rotary = read_whole_rope(config);
   read_attention_bias(config, decoder);
-  decoder.model.feed_forward_bias = config.boolean("mlp_bias", false);
+  decoder.model.feed_forward.bias = config.boolean("mlp_bias", false);
   decoder.attention.scale = config.number("attention_multiplier", 1e-6, 1e6, 1.0);
   const double residual = config.number("residual_multiplier", 1e-3, 1e3, 1.0);
   decoder.set_multipliers({config.number("embedding_multiplier", 1e-3, 1e3, 1.0), residual,
@@ -100,15 +100,15 @@ void read_seed_oss(JsonReader& config, PretrainedDecoder& decoder) {
   decoder.attention.rotary = read_whole_rope(config);
   decoder.attention.bias = config.boolean("attention_bias", true);
   decoder.attention.output_bias = config.boolean("attention_out_bias", false);
-  decoder.model.feed_forward_bias = config.boolean("mlp_bias", false);
+  decoder.model.feed_forward.bias = config.boolean("mlp_bias", false);
   read_windows(config, decoder, std::nullopt, [](int64_t) { return false; });
 }
 
 }  // namespace
 
 std::vector<DecoderFamily> llama_families() {
-  return {{"llama", read_llama},     {"mistral", read_mistral}, {"qwen2", read_qwen2},      {"qwen3", read_qwen3},
-          {"smollm3", read_smollm3}, {"granite", read_granite}, {"seed_oss", read_seed_oss}};
+  return {{"llama", read_llama}, {"mistral", read_mistral}, {"ministral", read_mistral}, {"qwen2", read_qwen2},
+          {"qwen3", read_qwen3}, {"smollm3", read_smollm3}, {"granite", read_granite},   {"seed_oss", read_seed_oss}};
 }
 
 }  // namespace cortado

@@ -1,13 +1,17 @@
-// Nemotron-H of transformers. Its layers are Mamba-2, softmax attention without positions, or a feed-forward alone. A
-// feed-forward becomes a part of the layer before it.
+// Nemotron-H and Nemotron-3 of transformers. Their layers are Mamba-2, softmax attention without positions, or a
+// feed-forward or experts alone, which become a part of the layer before them.
 #include <map>
 
+#include "cortado/models/pretrained/architectures/attention.h"
+#include "cortado/models/pretrained/architectures/layered.h"
 #include "cortado/models/pretrained/architectures/mamba.h"
 
 namespace cortado {
 namespace {
 
-enum class NemotronLayer { kMamba2, kAttention, kFeedForward };
+enum class NemotronLayer { kMamba2, kAttention, kFeedForward, kExperts };
+
+bool is_mixer(NemotronLayer layer) { return layer == NemotronLayer::kMamba2 || layer == NemotronLayer::kAttention; }
 
 // The kinds of the layers: a list of names, or the published files' text with a letter for each.
 std::vector<NemotronLayer> read_pattern(JsonReader& config) {
@@ -18,7 +22,9 @@ std::vector<NemotronLayer> read_pattern(JsonReader& config) {
                                                               {"full_attention", NemotronLayer::kAttention},
                                                               {"attention", NemotronLayer::kAttention},
                                                               {"-", NemotronLayer::kFeedForward},
-                                                              {"mlp", NemotronLayer::kFeedForward}};
+                                                              {"mlp", NemotronLayer::kFeedForward},
+                                                              {"E", NemotronLayer::kExperts},
+                                                              {"moe", NemotronLayer::kExperts}};
   const char* key = config.has("layers_block_type") ? "layers_block_type"
                     : config.has("layer_types")     ? "layer_types"
                                                     : "hybrid_override_pattern";
@@ -34,9 +40,9 @@ std::vector<NemotronLayer> read_pattern(JsonReader& config) {
   for (const Json& name : names) {
     const auto found = kKinds.find(name.is_string() ? name.get<std::string>() : "");
     config.fail_if(found == kKinds.end(), "\"", key, "\": layers of the kind ", name.dump(),
-                   " are not supported, only linear_attention (M), full_attention (*) and mlp (-)");
-    const bool follows = !layers.empty() && layers.back() != NemotronLayer::kFeedForward;
-    config.fail_if(found->second == NemotronLayer::kFeedForward && !follows, "\"", key, "\": layer ", layers.size(),
+                   " are not supported, only linear_attention (M), full_attention (*), mlp (-) and moe (E)");
+    const bool follows = !layers.empty() && is_mixer(layers.back());
+    config.fail_if(!is_mixer(found->second) && !follows, "\"", key, "\": layer ", layers.size(),
                    " is a feed-forward that follows no mixer, which is not supported");
     layers.push_back(found->second);
   }
@@ -62,34 +68,49 @@ RenamedMixer read_nemotron_mamba2(JsonReader& config, int64_t dim, double norm_e
 }
 
 RenamedMixer read_nemotron_attention(JsonReader& config, int64_t dim) {
-  const int64_t heads = config.integer("num_attention_heads", 1, kMostHeads, 32);
-  const int64_t key_heads =
-      config.integer("num_key_value_heads", 1, kMostHeads, config.says("num_key_value_heads") ? heads : 8);
-  const int64_t head = config.integer("head_dim", 1, 65536, 128);
-  config.fail_if(heads % key_heads != 0, "num_attention_heads (", heads, ") is not divisible by num_key_value_heads (",
-                 key_heads, ")");
   expect(config, "attention_bias", false);
   expect(config, "sliding_window", Json());
-  RenamedMixer mixer({{"mixer", "softmax"}, {"heads", heads}, {"kv_heads", key_heads}, {"head_dim", head}});
-  mixer.linear("q", "q_proj", heads * head, dim);
-  for (const char* name : {"k", "v"}) mixer.linear(name, concat(name, "_proj"), key_heads * head, dim);
-  mixer.linear("o", "o_proj", dim, heads * head);
-  return mixer;
+  return read_attention(config, dim, {.key_heads = 8, .head_dim = 128});
 }
 
-// The feed-forward of a layer, and its settings.
-struct NemotronFeedForward : RenamedWeights {
-  Json settings;
-};
-
-NemotronFeedForward read_nemotron_feed_forward(JsonReader& config, int64_t dim) {
+RenamedFeedForward read_nemotron_feed_forward(JsonReader& config, int64_t dim) {
   const int64_t hidden = config.integer("intermediate_size", 1, kWidest, 21504);
   const bool bias = config.boolean("mlp_bias", false);
   expect(config, "mlp_hidden_act", "relu2");
-  NemotronFeedForward read;
+  RenamedFeedForward read;
   read.settings = {{"type", "mlp"}, {"dim", hidden}, {"activation", "relu2"}, {"bias", bias}};
   read.linear("feed_forward.up", "mixer.up_proj", hidden, dim, bias);
   read.linear("feed_forward.down", "mixer.down_proj", dim, hidden, bias);
+  return read;
+}
+
+// An expert is an mlp. Those of Nemotron-3 Super see a map of the input.
+RenamedFeedForward read_nemotron_experts(JsonReader& config, int64_t dim) {
+  const int64_t count = config.integer("n_routed_experts", 1, 65536, 8);
+  const int64_t hidden = config.integer("moe_intermediate_size", 1, kWidest, 7688);
+  const int64_t shared = config.integer("moe_shared_expert_intermediate_size", 1, kWidest, 7688);
+  const int64_t latent = config.has("moe_latent_size") ? config.integer("moe_latent_size", 1, kWidest) : 0;
+  const int64_t inner = latent > 0 ? latent : dim;
+  expect(config, "mlp_bias", false);  // transformers' experts have none, but their shared expert would
+  RenamedFeedForward read;
+  read.settings = read_grouped_experts(config, {count, dim, hidden}, {.per_token = 2});
+  read.settings.update({{"gated", false}, {"activation", "relu2"}, {"shared", shared}, {"latent", latent}});
+  read.linear("feed_forward.router", "mixer.gate", count, dim);
+  read.map("feed_forward.choice_bias", "mixer.gate.e_score_correction_bias", {count});
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string ours = concat("feed_forward.experts.", i), theirs = concat("mixer.experts.", i);
+    read.linear(ours + ".up", theirs + ".up_proj", hidden, inner);
+    read.linear(ours + ".down", theirs + ".down_proj", inner, hidden);
+    // transformers 5 has them in one tensor in memory.
+    const auto own = [i](const Tensor& x) { return x.select(0, i); };
+    read.or_map(ours + ".up.weight", {"mixer.experts.up_proj", {count, hidden, inner}, own});
+    read.or_map(ours + ".down.weight", {"mixer.experts.down_proj", {count, inner, hidden}, own});
+  }
+  read.linear("feed_forward.shared.up", "mixer.shared_experts.up_proj", shared, dim);
+  read.linear("feed_forward.shared.down", "mixer.shared_experts.down_proj", dim, shared);
+  if (latent == 0) return read;
+  read.linear("feed_forward.latent_in", "mixer.fc1_latent_proj", latent, dim);
+  read.linear("feed_forward.latent_out", "mixer.fc2_latent_proj", dim, latent);
   return read;
 }
 
@@ -101,14 +122,17 @@ RenamedModel read_nemotron_h(JsonReader& config) {
   const std::vector<NemotronLayer> pattern = read_pattern(config);
   const RenamedMixer mamba = read_nemotron_mamba2(config, dim, norm_eps),
                      attention = read_nemotron_attention(config, dim);
-  const NemotronFeedForward feed_forward = read_nemotron_feed_forward(config, dim);
+  const bool any = std::ranges::count(pattern, NemotronLayer::kExperts) > 0;
+  const RenamedFeedForward dense = read_nemotron_feed_forward(config, dim),
+                           experts = any ? read_nemotron_experts(config, dim) : RenamedFeedForward();
   RenamedWeights weights;
   weights.map("embedding.weight", "model.embeddings.weight", {vocabulary, dim});
   Json layers = Json::array();
   for (size_t i = 0; i < pattern.size(); ++i) {
     RenamedWeights part;
-    if (pattern[i] == NemotronLayer::kFeedForward) {
-      layers.back().erase("feed_forward");
+    if (!is_mixer(pattern[i])) {
+      const RenamedFeedForward& feed_forward = pattern[i] == NemotronLayer::kExperts ? experts : dense;
+      layers.back()["feed_forward"] = feed_forward.settings;
       part = feed_forward;
       part.norm("feed_forward_norm", "norm", dim);
     } else {
@@ -126,7 +150,7 @@ RenamedModel read_nemotron_h(JsonReader& config) {
   json["layers"] = layers;
   json["norm_eps"] = norm_eps;
   json["context"] = config.integer("max_position_embeddings", 0, int64_t{1} << 40, 4096);
-  json["feed_forward"] = feed_forward.settings;
+  json["feed_forward"] = any ? experts.settings : dense.settings;
   return {{}, ModelConfig::from_json(json, config.place()), weights, {}, {"mtp."}};
 }
 

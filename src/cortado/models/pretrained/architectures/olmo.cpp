@@ -8,7 +8,7 @@ namespace cortado {
 namespace {
 
 RenamedMixer read_olmo_attention(JsonReader& config, int64_t dim, double norm_eps) {
-  RenamedMixer mixer = read_attention(config, dim, 0);
+  RenamedMixer mixer = read_attention(config, dim, {});
   const int64_t head = mixer.settings["head_dim"];
   mixer.settings.update({{"qk_norm", true}, {"qk_norm_type", "per_layer"}, {"norm_eps", norm_eps}});
   mixer.norm("q_norm", "q_norm", mixer.settings["heads"].get<int64_t>() * head);
@@ -109,18 +109,6 @@ RenamedModel read_olmo3(JsonReader& config) {
   return std::move(olmo).model(config);
 }
 
-// Maps q, k and v's convolutions: a tensor for each, as published, or one, as transformers 5 has it in memory.
-void map_convolutions(RenamedMixer& mixer, int64_t keys, int64_t values, int64_t taps) {
-  const Shape joint = {2 * keys + values, 1, taps};
-  int64_t begin = 0;
-  for (const auto& [name, rows] : {std::pair("q", keys), std::pair("k", keys), std::pair("v", values)}) {
-    mixer.convolution(concat(name, "_conv"), concat(name, "_conv1d"), rows, taps, /*bias=*/false);
-    mixer.or_map(concat(name, "_conv.weight"),
-                 {"conv1d.weight", joint, [=](const Tensor& x) { return x.narrow(0, begin, rows).squeeze(1); }});
-    begin += rows;
-  }
-}
-
 RenamedMixer read_olmo_delta_net(JsonReader& config, int64_t dim) {
   const int64_t usual = config.integer("num_attention_heads", 1, kMostHeads, 30);
   const int64_t key_heads = config.integer("linear_num_key_heads", 1, kMostHeads, usual);
@@ -146,7 +134,7 @@ RenamedMixer read_olmo_delta_net(JsonReader& config, int64_t dim) {
   for (const auto& [ours, theirs] : {std::pair("beta", "b_proj"), std::pair("decay", "a_proj")}) {
     mixer.linear(ours, theirs, heads, dim);
   }
-  map_convolutions(mixer, key_heads * head, heads * value, taps);
+  mixer.qkv_convolutions(key_heads * head, heads * value, taps);
   mixer.map("a_log", "A_log", {heads});
   mixer.map("dt_bias", "dt_bias", {heads});
   mixer.norm("norm", "o_norm", value);

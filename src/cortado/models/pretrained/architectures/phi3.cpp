@@ -39,7 +39,7 @@ void split_joint(const PretrainedDecoder& decoder, std::map<std::string, Tensor>
 
 void split_all_joint(const PretrainedDecoder& decoder, std::map<std::string, Tensor>& tensors) {
   const int64_t width = decoder.attention.width(), kv_width = decoder.attention.kv_width();
-  const int64_t hidden = decoder.model.feed_forward_dim;
+  const int64_t hidden = decoder.model.feed_forward.dim;
   for (int64_t i = 0; i < decoder.layers(); ++i) {
     const std::string attention = concat("model.layers.", i, ".self_attn."), mlp = concat("model.layers.", i, ".mlp.");
     split_joint(decoder, tensors, attention + "qkv_proj.weight", attention,

@@ -1,5 +1,5 @@
 // Qwen3-Next and Qwen3.5 of transformers: Gated DeltaNet, softmax attention in every fourth layer, experts.
-#include "cortado/models/pretrained/renamed.h"
+#include "cortado/models/pretrained/architectures/layered.h"
 #include "cortado/models/pretrained/rope.h"
 
 namespace cortado {
@@ -129,61 +129,43 @@ bool is_attention(JsonReader& config, int64_t layer) {
   return type == "full_attention";
 }
 
-// Reads the feed-forward, which must be of one kind in all layers, and adds its weights.
-Json read_feed_forward(JsonReader& config, const ModelSizes& sizes, const QwenKind& kind, RenamedWeights& weights) {
-  const int64_t dim = sizes.dim, experts = config.integer("num_experts", 0, 65536, kind.experts);
-  const Json dense = config.any("mlp_only_layers");
-  if (experts == 0 || (dense.is_array() && static_cast<int64_t>(dense.size()) == sizes.layers)) {
-    const int64_t hidden = config.integer("intermediate_size", 1, kWidest, kind.hidden);
-    weights.gated("feed_forward", "mlp", dim, hidden);
-    return {{"type", "swiglu"}, {"dim", hidden}};
-  }
-  config.fail_if(!dense.is_null() && !dense.empty(), "\"mlp_only_layers\": ", dense.dump(),
-                 " is not supported, only none or all of them");
-  expect(config, "decoder_sparse_step", 1);
+RenamedFeedForward read_experts(JsonReader& config, int64_t dim, int64_t experts, const QwenKind& kind) {
   if (kind.split) expect(config, "norm_topk_prob", true);
   const int64_t hidden = config.integer("moe_intermediate_size", 1, kWidest, 512);
   const int64_t shared = config.integer("shared_expert_intermediate_size", 1, kWidest, 512);
-  weights.linear("feed_forward.shared_gate", "mlp.shared_expert_gate", 1, dim);
-  weights.gated("feed_forward.shared", "mlp.shared_expert", dim, shared);
-  weights.linear("feed_forward.router", "mlp.gate", experts, dim);
-  weights.experts("mlp.experts", {experts, dim, hidden});
-  return {{"type", "experts"},
-          {"dim", hidden},
-          {"experts", experts},
-          {"per_token", config.integer("num_experts_per_tok", 1, experts, std::min(kind.per_token, experts))},
-          {"normalized", config.boolean("norm_topk_prob", true)},
-          {"shared", shared}};
+  RenamedFeedForward read;
+  read.linear("feed_forward.shared_gate", "mlp.shared_expert_gate", 1, dim);
+  read.gated("feed_forward.shared", "mlp.shared_expert", dim, shared);
+  read.linear("feed_forward.router", "mlp.gate", experts, dim);
+  read.experts("mlp.experts", {experts, dim, hidden});
+  read.settings = {{"type", "experts"},
+                   {"dim", hidden},
+                   {"experts", experts},
+                   {"per_token", config.integer("num_experts_per_tok", 1, experts, std::min(kind.per_token, experts))},
+                   {"normalized", config.boolean("norm_topk_prob", true)},
+                   {"shared", shared}};
+  return read;
 }
 
 // `tied`: the head is the embedding.
 RenamedModel read_qwen(JsonReader& config, const QwenKind& kind, bool tied) {
-  const ModelSizes sizes = read_sizes(config);
-  const int64_t dim = sizes.dim;
-  expect_silu(config);
-  const PretrainedRope rope = read_rope(config, 0.25);
-  Json json = config_of(sizes, tied);
-  json["norm_eps"] = config.number("rms_norm_eps", 0.0, 1.0, 1e-6);
-  write_rope(rope, json);
-  json["context"] = config.integer("max_position_embeddings", 0, int64_t{1} << 40, 32768);
+  LayeredModel read = read_layered(config, {.context = 32768});
+  const int64_t dim = read.sizes.dim, layers = read.sizes.layers;
+  read.json["embedding"]["tied"] = tied;
+  read.zero_centred_norms = true;
+  write_rope(read_rope(config, 0.25), read.json);
   const RenamedMixer linear = delta_net(config, dim, kind.split), softmax = attention(config, dim, kind);
-  RenamedWeights weights, feed_forward;
-  json["feed_forward"] = read_feed_forward(config, sizes, kind, feed_forward);
-  weights.map("embedding.weight", "model.embed_tokens.weight", {sizes.vocabulary, dim});
-  for (int64_t i = 0; i < sizes.layers; ++i) {
+  const int64_t count = config.integer("num_experts", 0, 65536, kind.experts);
+  const std::vector<bool> mixed = count > 0 ? read_expert_layers(config, layers) : std::vector<bool>(layers);
+  const RenamedFeedForward dense = swiglu("mlp", dim, config.integer("intermediate_size", 1, kWidest, kind.hidden)),
+                           experts = count > 0 ? read_experts(config, dim, count, kind) : RenamedFeedForward();
+  for (int64_t i = 0; i < layers; ++i) {
     const bool full = is_attention(config, i);
-    const RenamedMixer& mixer = full ? softmax : linear;
-    json["layers"].push_back({{"mixer", mixer.settings}});
-    RenamedWeights block = feed_forward;
-    block.norm("mixer_norm", "input_layernorm", dim, /*zero_centred=*/true);
-    block.within("mixer", full ? "self_attn" : "linear_attn", mixer);
-    block.norm("feed_forward_norm", "post_attention_layernorm", dim, /*zero_centred=*/true);
-    weights.within(concat("layers.", i), concat("model.layers.", i), block);
+    read.add(full ? softmax : linear, full ? "self_attn" : "linear_attn", mixed[i] ? experts : dense);
   }
-  weights.norm("norm", "model.norm", dim, /*zero_centred=*/true);
-  if (!tied) weights.map("head.weight", "lm_head.weight", {sizes.vocabulary, dim});
-  // The layers for multi-token prediction, which transformers omits too.
-  return {{}, ModelConfig::from_json(json, config.place()), weights, {}, {"mtp."}};
+  RenamedModel model = std::move(read).model(config);
+  model.left_out = {"mtp."};  // the layers for multi-token prediction, which transformers omits too
+  return model;
 }
 
 Architecture of_text(const std::string& type, const QwenKind& kind) {

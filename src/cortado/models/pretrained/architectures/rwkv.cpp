@@ -67,7 +67,7 @@ RenamedModel read_rwkv(JsonReader& config) {
   }
   map_layer_norm(weights, "norm", "rwkv.ln_out", dim);
   if (tied) {
-    model.idle = "head.weight";
+    model.idle = {"head.weight"};
   } else {
     weights.map("head.weight", "head.weight", {sizes.vocabulary, dim});
   }
