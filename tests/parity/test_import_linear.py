@@ -93,6 +93,20 @@ def rotary(q, k, **_):
     return turned(q), turned(k)
 
 
+def unit(x):
+    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def kda(q, k, v, g, beta, A_log, dt_bias, allow_neg_eigval, lower_bound, **_):
+    """fla's KDA with its gates, by fla-core's naive function."""
+    from fla.ops.kda.naive import naive_recurrent_kda
+
+    q, k = (unit(x).repeat_interleave(v.shape[2] // q.shape[2], 2) for x in (q, k))
+    gate, rate = g + dt_bias.view(g.shape[2:]), A_log.exp()[:, None]
+    decay = lower_bound * (rate * gate).sigmoid() if lower_bound else -rate * F.softplus(gate)
+    return naive_recurrent_kda(q, k, v, decay, beta.sigmoid() * (2 if allow_neg_eigval else 1))[0], None
+
+
 def by_definition(layers, monkeypatch):
     """fla's layers with fla-core's naive functions in place of kernels."""
     from fla.ops.delta_rule.naive import delta_rule_recurrence
@@ -108,9 +122,6 @@ def by_definition(layers, monkeypatch):
 
     def norm_linear(x, norm_weight, norm_bias, weight, bias):
         return F.linear(F.rms_norm(x, x.shape[-1:], norm_weight, 1e-5), weight, bias)
-
-    def unit(x):
-        return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
 
     def delta(q, k, v, beta, **_):
         q, k, v = (x.transpose(1, 2) for x in (unit(q), unit(k), v))
@@ -128,17 +139,8 @@ def by_definition(layers, monkeypatch):
             out.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) * q.shape[-1] ** -0.5)
         return torch.stack(out, 1), None
 
-    def kda(q, k, v, g, beta, A_log, dt_bias, allow_neg_eigval, lower_bound, safe_gate=False, **_):
-        groups = v.shape[2] // q.shape[2]
-        q, k = (unit(x).repeat_interleave(groups, 2) for x in (q, k))
-        gate = g + dt_bias.view(g.shape[2:])
-        rate = A_log.exp()[:, None]
-        decay = lower_bound * (rate * gate).sigmoid() if lower_bound else -rate * F.softplus(gate)
-        return naive_recurrent_kda(q, k, v, decay, beta.sigmoid() * (2 if allow_neg_eigval else 1))[0], None
-
     import fla.modules.mlp
     from fla.modules.activations import ACT2FN
-    from fla.ops.kda.naive import naive_recurrent_kda
 
     monkeypatch.setitem(ACT2FN, "swish", F.silu)
     monkeypatch.setattr(fla.modules.mlp, "swiglu", lambda gate, x: F.silu(gate) * x)

@@ -32,7 +32,7 @@ void add_import_command(CLI::App& app) {
       "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file\n"
       "(of several, the first) of Llama, Mistral, Qwen2, Qwen3, SmolLM3, Granite, Phi-3, Gemma 1 to 3, Mamba,\n"
       "Mamba-2, Granite 4, Bamba, Jamba, Qwen3-Next, Qwen3.5 or Qwen3 with experts. Folders may also be of Seed-OSS\n"
-      "and others, or of flash-linear-attention's GLA, RetNet, DeltaNet and Gated DeltaNet. Weights keep their\n"
+      "and others (docs/models.md), or of flash-linear-attention's GLA, RetNet, DeltaNet, KDA and others. Weights keep their\n"
       "type; quantised ones become float32, unless --dtype names another type. The model's sampling defaults\n"
       "(generation_config.json, general.sampling.* of GGUF) are kept. Every command that opens a model also\n"
       "accepts PATH itself, and then imports the model into a cache folder\n"

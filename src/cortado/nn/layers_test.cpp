@@ -250,9 +250,7 @@ TEST(Experts, ComeFromOpenGroupsAndSeeALatent) {
     const Tensor y = layer.forward(x), expected = at::stack(rows), weights = at::randn_like(y);
     EXPECT_CLOSE(y, expected, 1e-12);
     std::vector<Tensor> leaves = {x};
-    for (const Tensor& parameter : layer.parameters()) {
-      if (parameter.requires_grad()) leaves.push_back(parameter);
-    }
+    for (const Parameter& parameter : trainable(layer)) leaves.push_back(parameter.value);
     EXPECT_EQ(leaves.size(), layer.parameters().size());  // all but the choice's bias, and x
     const auto got = torch::autograd::grad({(y * weights).sum()}, leaves, {}, {}, false, true);
     const auto wanted = torch::autograd::grad({(expected * weights).sum()}, leaves, {}, {}, false, true);
