@@ -300,6 +300,20 @@ def test_a_model_with_taps_may_have_a_window_but_is_not_exported(cortado, work):
     assert 'have no short convolutions of queries, keys and values ("taps")' in done.stderr
 
 
+def test_a_model_with_layers_of_its_own_trains_and_is_not_exported(cortado, work):
+    softmax = {"mixer": {"mixer": "softmax", "rotary": True}}
+    layers = [{**softmax, "feed_forward": {"type": "experts", "experts": 4, "scores": "sigmoid", "choice_bias": True}}, softmax]
+    config = json.loads((work / "config.json").read_text())
+    config = {key: value for key, value in config.items() if key not in ("mixer", "layers")} | {"layers": layers, "norm": "rms"}
+    (work / "config.json").write_text(json.dumps(config))
+    done = cortado(*arguments(work))
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((work / "run" / "config.json").read_text())["layers"]
+    assert kept[0]["feed_forward"]["choice_bias"] and "feed_forward" not in kept[1]
+    done = cortado("export", work / "run", "--out", work / "there")
+    assert done.returncode == 2 and "have no layers with norms or feed-forwards of their own" in done.stderr
+
+
 @pytest.mark.mechanism("mamba")
 def test_describe_says_what_parameters_are_for(cortado, work):
     config = work / "mamba.json"

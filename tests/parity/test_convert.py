@@ -13,7 +13,7 @@ LLAMAS = [
     "llama3", "mistral_full", "qwen2", "qwen3", "qwen3_yarn", "gemma", "gemma2", "gemma3_text", "smollm3", "granite", "phi3", "phi3_partly",
     "seed_oss", "olmo2", "olmo3",
 ]  # fmt: skip
-HYBRIDS = ["qwen3_moe", "qwen3_next", "qwen3_5_text", "bamba", "granitemoehybrid", "jamba", "lfm2", "olmo_hybrid"]
+HYBRIDS = ["qwen3_moe", "qwen3_next", "qwen3_5_text", "bamba", "granitemoehybrid", "jamba", "jamba_mixed", "lfm2", "olmo_hybrid", "nemotron_h_experts", "minimax"]
 TEXT = pathlib.Path(__file__).resolve().parent.parent.parent / "data/tinyshakespeare.txt"
 BYTES = {"vocab_size": 256}
 

@@ -275,6 +275,8 @@ PretrainedDecoder decoder_of(const ModelConfig& config) {
   expect(config.norm == NormKind::kRms, "LayerNorm");
   expect(!config.head_bias, "bias of the head");
   expect(!config.embedding_norm, "norm after the embedding");
+  expect(!config.normed_residual, "branches that are added to the norms' outputs");
+  expect(config.changes.empty(), "layers with norms or feed-forwards of their own");
   PretrainedDecoder decoder;
   decoder.model = config;
   AttentionSettings& first = decoder.attention = attention_of(config, 0);
