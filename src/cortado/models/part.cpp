@@ -254,7 +254,10 @@ void check_types(const PartCall& call) {
   };
   std::set<at::ScalarType> types;
   for (const Tensor& weight : call.weights) types.insert(weight.scalar_type());
-  if (types.empty() || std::any_of(types.begin(), types.end(), meets)) return;
+  // Parts with weights of 16 and 32 bits are right beside either input. float64 mixes with nothing.
+  const auto mixes = [&](at::ScalarType type) { return (type == at::kDouble) != (x.scalar_type() == at::kDouble); };
+  const bool any_meets = std::any_of(types.begin(), types.end(), meets);
+  if (types.empty() || (any_meets && std::none_of(types.begin(), types.end(), mixes))) return;
   std::string names;
   for (const auto type : types) names += concat(names.empty() ? "" : " and ", type);
   throw InputError(concat("[part] the input is ", x.scalar_type(), ", the weights are ", names,

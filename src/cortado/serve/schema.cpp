@@ -120,8 +120,9 @@ class SchemaTranslator {
     std::string type = types.is_string() ? types.get<std::string>() : "";
     if (type.empty()) {
       const auto implied = implied_types(schema);
-      fail_input_if(implied.size() > 1, "a schema without \"type\" speaks of ", implied[0], "s and ", implied[1], "s");
       if (implied.empty()) return Json::object();
+      fail_input_if(implied.size() > 1, "a schema without \"type\" speaks of ", implied.front(), "s and ", implied.back(),
+                    "s");
       type = implied[0];
     }
     if (type == "string") return text(schema);

@@ -202,6 +202,7 @@ void do_steps(Jobs& jobs) {
       step_head(in, inputs, {row, head + j, 0, 1, 1}, before, in.final_state.data + i * size, j > 0);
     }
   }
+  if (leaves_caches(in)) hwy::FlushStream();
 }
 
 }  // namespace

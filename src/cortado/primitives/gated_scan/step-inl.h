@@ -59,6 +59,35 @@ HWY_INLINE void add_scaled(const float* row, float factor, float* to, int64_t wi
   }
 }
 
+// As step_head()'s loop for a state whose rows are whole vectors, without a bonus, where `before` becomes `after`.
+// `past_caches`: see kernels::goes_past_caches.
+HWY_INLINE void step_rows(const ScanKernel& in, StepInputs& s, const float* before, float* after, bool past_caches) {
+  const Floats d;
+  for (int64_t k = 0; k < in.keys; ++k) {
+    const int64_t row = k * in.values;
+    const Vec kept = hn::Set(d, s.a[k]), x = hn::Set(d, s.x[k]), y = hn::Set(d, s.y[k]);
+    Vec sum = hn::Zero(d);
+    for (int64_t j = 0; j < in.values; j += kLanes) {
+      const Vec old = before ? hn::Mul(kept, hn::LoadU(d, before + row + j)) : hn::Zero(d);
+      const Vec now = hn::MulAdd(x, hn::Load(d, s.v + j), old);
+      past_caches ? hn::Stream(now, d, after + row + j) : hn::StoreU(now, d, after + row + j);
+      if (in.dw.data) {
+        hn::Store(hn::MulAdd(y, now, hn::Load(d, s.read + j)), d, s.read + j);
+      } else {
+        sum = hn::MulAdd(now, hn::Load(d, s.w + j), sum);
+      }
+    }
+    if (!in.dw.data) s.read[k] = hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+}
+
+// Whether the new states are so large that they are not in the caches any more when the next token comes.
+inline bool leaves_caches(const ScanKernel& in) {
+  constexpr int64_t kMany = int64_t{1} << 17;  // half of a second-level cache
+  return in.values % 64 == 0 && in.rows * in.final_state.heads * in.keys * in.values >= kMany &&
+         reinterpret_cast<uintptr_t>(in.final_state.data) % 64 == 0;
+}
+
 // Computes head `head` of a row. Its state `before` (null: 0) becomes `after`, unless another head that shares the
 // state has already written it.
 inline void step_head(const ScanKernel& in, StepInputs& s, const Stretch& at, const float* before, float* after,
@@ -69,7 +98,9 @@ inline void step_head(const ScanKernel& in, StepInputs& s, const Stretch& at, co
   read_token(in.w, at, in.values, in.w_factor, s.w);
   fill(s.read, in.dw.data ? width : round_up(in.keys, kLanes), 0);
   float self = 0;
-  for (int64_t k = 0; k < in.keys; ++k) {
+  const bool whole = in.values % kLanes == 0 && !in.bonus && !updated;
+  if (whole) step_rows(in, s, before, after, leaves_caches(in));
+  for (int64_t k = 0; k < in.keys && !whole; ++k) {
     const bool old = in.bonus || !updated;
     const float* from = old ? before : after;
     from ? read_row(from + k * in.values, 1, in.values, 1.0f, s.state, width) : fill(s.state, width, 0);
