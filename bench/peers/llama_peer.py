@@ -36,18 +36,18 @@ class Ours:
 
 
 class Theirs:
-    def __init__(self, path, context, threads):
-        self.model = llama_module().Llama(
-            str(path), n_ctx=context, n_batch=CHUNK, n_threads=threads, n_threads_batch=threads, verbose=False
-        )
+    def __init__(self, path, context, threads, cache=None):
+        """`cache`: ggml's number of the type of cached keys and values, 0 for float32. None: llama.cpp's default, float16."""
+        types = dict(n_ctx=context, n_batch=CHUNK, n_threads=threads, n_threads_batch=threads, type_k=cache, type_v=cache)
+        self.model = llama_module().Llama(str(path), verbose=False, **types)
 
     def read(self, tokens):
         self.model.reset()
         self.model.eval(tokens)
         return self.logits()
 
-    def write(self, token):
-        for _ in range(WRITTEN):
+    def write(self, token, count=WRITTEN):
+        for _ in range(count):
             self.model.eval([token])
         return self.logits()
 

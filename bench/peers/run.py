@@ -44,6 +44,7 @@ SCRIPTS = {
     "gpt": "gpt.py",
     "llama_cpp": "llama_cpp.py",
     "hybrids": "hybrids.py",
+    "written_gguf": "written_gguf.py",
     "transfer": "transfer.py",
     "isas": "isas.py",
 }

@@ -212,10 +212,11 @@ OTHERS = {
 }
 
 
-def make_model(name):
+def make_model(name, more=None):
+    """The model and its architecture in GGUF files; `more` are settings that differ."""
     kind, architecture, special = {**MODELS, **OTHERS}[name]
     torch.manual_seed(len(name))
-    model = kind(kind.config_class(**{**SIZES, **special})).eval()
+    model = kind(kind.config_class(**{**SIZES, **special, **(more or {})})).eval()
     with torch.no_grad():
         for key, weight in model.named_parameters():
             if weight.dim() == 1:  # norms and biases, which start at 0 or 1

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cortado/formats/gguf/writer.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
@@ -46,5 +47,11 @@ std::shared_ptr<Tokenizer> pretrained_tokenizer(const std::string& source);
 // the only kind that pretrained models have here. InputError, and nothing is written, if Hugging Face's format cannot
 // express a step of the tokenizer.
 bool export_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
+
+// The tokenizer as a GGUF file's metadata, for an embedding of `rows` tokens. InputError with the reason if llama.cpp
+// has no such tokenizer.
+GgufSettings gguf_vocabulary(const Tokenizer& tokenizer, int64_t rows);
+// What a file without a tokenizer says.
+GgufSettings no_gguf_vocabulary();
 
 }  // namespace cortado

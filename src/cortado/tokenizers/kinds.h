@@ -55,6 +55,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(const std::vector<int32_t>& tokens) const override { return pieces_.decode(tokens); }
   void save(const std::string& directory) const override;
+  const BpeTokenizer& pieces() const { return pieces_; }
 
  private:
   std::string model_bytes_;

@@ -138,7 +138,9 @@ const char* plain_type(const PretrainedDecoder& decoder) {
   return "mistral";
 }
 
-std::string type_of(const PretrainedDecoder& decoder) {
+}  // namespace
+
+std::string hugging_face_type(const PretrainedDecoder& decoder) {
   expect(decoder.model.pre_norm && decoder.model.changes.empty(), "layers without norms before their branches");
   expect(!decoder.attention.joint_qk_norm, "norms of queries and keys over all heads together");
   if (decoder.gemma()) return gemma_type(decoder);
@@ -151,6 +153,8 @@ std::string type_of(const PretrainedDecoder& decoder) {
   const char* special = special_type(decoder);
   return special ? special : plain_type(decoder);
 }
+
+namespace {
 
 // Their class, without "ForCausalLM".
 std::string class_of(const std::string& type) {
@@ -236,7 +240,7 @@ void add_scores(Json& json, const PretrainedDecoder& decoder) {
 Json config_json(const PretrainedDecoder& decoder, at::ScalarType dtype) {
   const ModelConfig& model = decoder.model;
   const AttentionSettings& attention = decoder.attention;
-  const std::string type = type_of(decoder);
+  const std::string type = hugging_face_type(decoder);
   Json json = {{"architectures", {class_of(type) + "ForCausalLM"}},
                {"model_type", type},
                {"vocab_size", model.vocabulary},
@@ -288,7 +292,7 @@ PretrainedDecoder decoder_of(const ModelConfig& config) {
     decoder.rotaries.push_back(settings.rotary);
   }
   expect(!first.qk_norm || *first.qk_norm == config.norm_eps, "norms of different epsilon");
-  type_of(decoder);  // refuses what no family has
+  hugging_face_type(decoder);  // refuses what no family has
   return decoder;
 }
 

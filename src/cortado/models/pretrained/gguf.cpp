@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "cortado/base/error.h"
+#include "cortado/models/pretrained/gguf_families.h"
 #include "cortado/models/pretrained/gguf_renamed.h"
 #include "cortado/models/pretrained/gguf_rope.h"
 #include "cortado/models/pretrained/pretrained.h"
@@ -10,25 +11,6 @@ namespace cortado {
 namespace {
 
 constexpr int64_t kMostLayers = 10000;
-// Divisors of the frequencies: of Llama 3, and of longrope.
-constexpr const char *kRopeFactors = "rope_freqs.weight", *kShortFactors = "rope_factors_short.weight";
-
-struct GgufFamily {
-  std::string architecture;
-  bool pairs = false;  // a head's rows of q and k are ordered as pairs of neighbours
-  bool geglu = false, post_norm = false, qk_norm = false;
-  bool joint = false;  // queries, keys and values are one tensor, and so are gate and up
-};
-const std::vector<GgufFamily> kGgufFamilies = {
-    {.architecture = "llama", .pairs = true},
-    {.architecture = "qwen2"},
-    {.architecture = "qwen3", .qk_norm = true},
-    {.architecture = "smollm3", .pairs = true},
-    {.architecture = "granite", .pairs = true},
-    {.architecture = "phi3", .joint = true},
-    {.architecture = "gemma", .geglu = true},
-    {.architecture = "gemma2", .geglu = true, .post_norm = true},
-    {.architecture = "gemma3", .geglu = true, .post_norm = true, .qk_norm = true}};
 
 // Reads a decoder's description from a file's metadata and tensors.
 class GgufDecoder {
@@ -60,16 +42,14 @@ class GgufDecoder {
  private:
   GgufFamily family_of(const std::string& architecture) const {
     std::string known;
-    for (const GgufFamily& family : kGgufFamilies) {
-      if (family.architecture == architecture) return family;
-      known += (known.empty() ? "" : ", ") + family.architecture;
-    }
+    if (const GgufFamily* family = find_gguf_family(architecture)) return *family;
+    for (const GgufFamily& family : kGgufFamilies) known += concat(known.empty() ? "" : ", ", family.architecture);
     file_->fail_if(true, "is of architecture ", printable(architecture), "; supported: ", known, ", ",
                    renamed_gguf_architectures());
     return {};
   }
   bool is(const char* architecture) const { return family_.architecture == architecture; }
-  std::string key(const char* name) const { return family_.architecture + "." + name; }
+  std::string key(const char* name) const { return concat(family_.architecture, ".", name); }
   int64_t size(const char* name, int64_t most, std::optional<int64_t> fallback = {}) {
     return metadata_.integer(key(name), 1, most, fallback);
   }
@@ -95,10 +75,9 @@ class GgufDecoder {
     read_windows();
   }
 
-  // Gemma-2 has full attention in every second layer, Gemma-3 in every sixth; others have windows in all or none.
   void read_windows() {
     const int64_t window = metadata_.integer(key("attention.sliding_window"), 0, 1 << 30, is("gemma2") ? 4096 : 0);
-    const int64_t usual = is("gemma2") ? 2 : is("gemma3") ? 6 : 0;
+    const int64_t usual = family_.window_period;
     const int64_t pattern = metadata_.integer(key("attention.sliding_window_pattern"), 0, kMostLayers, usual);
     const int64_t layers = size("block_count", kMostLayers);
     for (int64_t layer = 0; layer < layers; ++layer) {
@@ -114,7 +93,7 @@ class GgufDecoder {
     file_->fail_if(rotated != head_dim && (!is("phi3") || rotated > head_dim || rotated % 2 != 0), "rotates ", rotated,
                    " of ", head_dim, " channels a head, which is not supported");
     decoder_.rotary_fraction = static_cast<double>(rotated) / static_cast<double>(head_dim);
-    const GgufRope rope{*file_, metadata_, family_.architecture, decoder_.model.context};
+    const GgufRope rope{*file_, metadata_, std::string(family_.architecture), decoder_.model.context};
     Rotary rotary(rope.theta());
     RotaryScaling& scaling = rotary.scaling;
     scaling = rope.scaling();
@@ -158,10 +137,10 @@ class GgufDecoder {
     decoder_.attention.rotary = sliding;
   }
 
-  // Every fourth layer has no positions, which the file does not say.
+  // SmolLM3.
   void leave_out_positions() {
     for (int64_t layer = 0; layer < decoder_.layers(); ++layer)
-      decoder_.rotaries.push_back((layer + 1) % 4 != 0 ? decoder_.attention.rotary : std::nullopt);
+      decoder_.rotaries.push_back((layer + 1) % kBarePeriod != 0 ? decoder_.attention.rotary : std::nullopt);
   }
 
   // 0 is a file's word for none.
@@ -183,10 +162,7 @@ class GgufDecoder {
     };
     if (is("gemma2")) attention.softcap = cap("attn_logit_softcapping", 50.0);
     decoder_.model.final_softcap = cap("final_logit_softcapping", is("gemma2") ? 30.0 : 0.0);
-    // The file does not say it: the largest Gemma-2, with 46 layers, and the largest Gemma-3, with 62, divide the scores
-    // by √(D/H), not √head_dim.
-    const int64_t divisor =
-        decoder_.layers() == (is("gemma2") ? 46 : 62) ? decoder_.model.dim / attention.heads : attention.head_dim;
+    const int64_t divisor = gguf_gemma_divisor(family_, decoder_);
     if (divisor != attention.head_dim) attention.scale = 1 / std::sqrt(static_cast<double>(divisor));
   }
 
@@ -246,8 +222,7 @@ PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file) {
     const bool q = weight.gguf.find(".attn_q.") != std::string::npos,
                k = weight.gguf.find(".attn_k.") != std::string::npos;
     if (!pairs || (!q && !k)) return tensor;
-    // The GGUF files of Llama and some others order the rows of a head as pairs (0, d/2), (1, d/2 + 1), ..., to rotate neighbours. Our
-    // rotation pairs halves: rows 0 .. d/2 - 1 come first, then the others.
+    // Our rotation pairs halves: rows 0 .. d/2 - 1 come first, then the others.
     const int64_t heads = q ? attention.heads : attention.kv_heads;
     const Tensor pairs = tensor.reshape({heads, attention.head_dim / 2, 2, -1});
     return pairs.transpose(1, 2).reshape(tensor.sizes());

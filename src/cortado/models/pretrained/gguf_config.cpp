@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
 
+#include "cortado/models/pretrained/gguf_names.h"
 #include "cortado/models/pretrained/gguf_renamed.h"
 #include "cortado/models/pretrained/gguf_rope.h"
 
@@ -24,6 +26,9 @@ struct GgufKeys {
   std::string key(const std::string& name) const { return architecture + "." + name; }
   int64_t size(const char* name, std::optional<int64_t> fallback = {}) {
     return metadata.integer(key(name), 0, kLargest, fallback);
+  }
+  void copy(std::span<const GgufName> names, Json& config) {
+    for (const auto& [ours, theirs] : names) config[theirs] = size(ours);
   }
   // A factor; 0 is a file's word for none.
   std::optional<double> factor(const char* name) {
@@ -111,11 +116,8 @@ int64_t read_head(GgufKeys& keys, Json& config) {
 void read_mamba(GgufKeys& keys, GgufConfig& read) {
   // FalconMamba is a Mamba with norms. The epsilon of these is not in the file; all published models have this one.
   const bool normed = keys.metadata.boolean(keys.key("ssm.dt_b_c_rms"), false);
+  keys.copy(kMambaNames, read.config);
   read.config.update({{"model_type", normed ? "falcon_mamba" : "mamba"},
-                      {"intermediate_size", keys.size("ssm.inner_size")},
-                      {"state_size", keys.size("ssm.state_size")},
-                      {"conv_kernel", keys.size("ssm.conv_kernel")},
-                      {"time_step_rank", keys.size("ssm.time_step_rank")},
                       {"use_bias", keys.has(0, "ssm_in.bias")},
                       {"use_conv_bias", keys.has(0, "ssm_conv1d.bias")},
                       {"mixer_rms_eps", 1e-6}});
@@ -123,12 +125,9 @@ void read_mamba(GgufKeys& keys, GgufConfig& read) {
 
 void read_mamba2(GgufKeys& keys, GgufConfig& read) {
   read.layout.groups = keys.size("ssm.group_count");
+  keys.copy(kMamba2Names, read.config);
   read.config.update({{"model_type", "mamba2"},
                       {"expand", keys.times("ssm.inner_size", read.config["hidden_size"].get<int64_t>())},
-                      {"num_heads", keys.size("ssm.time_step_rank")},
-                      {"n_groups", read.layout.groups},
-                      {"state_size", keys.size("ssm.state_size")},
-                      {"conv_kernel", keys.size("ssm.conv_kernel")},
                       {"use_bias", keys.has(0, "ssm_in.bias")},
                       {"use_conv_bias", keys.has(0, "ssm_conv1d.bias")}});
 }
@@ -171,6 +170,7 @@ void read_jamba(GgufKeys& keys, GgufConfig& read) {
   read_period(keys, attends, read.config);
   const int64_t recurrent = first_of(attends, false);
   const ExpertPeriod experts = read_expert_period(keys);
+  keys.copy(kJambaNames, read.config);
   read.config.update({{"model_type", "jamba"},
                       {"max_position_embeddings", keys.size("context_length", 0)},
                       {"intermediate_size", keys.size("feed_forward_length")},
@@ -179,9 +179,6 @@ void read_jamba(GgufKeys& keys, GgufConfig& read) {
                       {"expert_layer_period", std::max<int64_t>(1, experts.period)},
                       {"expert_layer_offset", experts.offset},
                       {"mamba_expand", keys.times("ssm.inner_size", read.config["hidden_size"].get<int64_t>())},
-                      {"mamba_d_state", keys.size("ssm.state_size")},
-                      {"mamba_d_conv", keys.size("ssm.conv_kernel")},
-                      {"mamba_dt_rank", keys.size("ssm.time_step_rank")},
                       {"mamba_proj_bias", keys.has(recurrent, "ssm_in.bias")},
                       {"mamba_conv_bias", keys.has(recurrent, "ssm_conv1d.bias")}});
 }
@@ -213,6 +210,7 @@ void read_granite_hybrid(GgufKeys& keys, GgufConfig& read) {
   read.layout.groups = keys.size("ssm.group_count");
   read.layout.paired_heads = config["num_attention_heads"];
   read.layout.paired_key_heads = config["num_key_value_heads"];
+  keys.copy(kMamba2PartNames, config);
   config.update({{"model_type", "granitemoehybrid"},
                  {"position_embedding_type", rotary ? "rope" : "nope"},
                  {"attention_bias", keys.has(attention, "attn_q.bias")},
@@ -221,10 +219,6 @@ void read_granite_hybrid(GgufKeys& keys, GgufConfig& read) {
                  {"residual_multiplier", keys.factor("residual_scale").value_or(1)},
                  {"logits_scaling", keys.factor("logit_scale").value_or(1)},
                  {"mamba_expand", keys.times("ssm.inner_size", config["hidden_size"].get<int64_t>())},
-                 {"mamba_n_heads", keys.size("ssm.time_step_rank")},
-                 {"mamba_n_groups", read.layout.groups},
-                 {"mamba_d_state", keys.size("ssm.state_size")},
-                 {"mamba_d_conv", keys.size("ssm.conv_kernel")},
                  {"mamba_proj_bias", keys.has(recurrent, "ssm_in.bias")},
                  {"mamba_conv_bias", keys.has(recurrent, "ssm_conv1d.bias")}});
   read_granite_feed_forward(keys, config);
@@ -234,17 +228,13 @@ void read_experts(GgufKeys& keys, Json& config) {
   const int64_t softmax = keys.size("expert_gating_func", 1);
   keys.file.fail_if(softmax != 1, "has \"", keys.key("expert_gating_func"), "\" ", softmax,
                     ", which is not supported; supported: 1 (softmax)");
-  config.update({{"num_experts", keys.size("expert_count")},
-                 {"num_experts_per_tok", keys.size("expert_used_count")},
-                 {"moe_intermediate_size", keys.size("expert_feed_forward_length")},
-                 {"norm_topk_prob", true}});  // as llama.cpp, which has no key for it
+  keys.copy(kExpertNames, config);
+  config["norm_topk_prob"] = true;  // as llama.cpp, which has no key for it
 }
 
 void read_qwen3_moe(GgufKeys& keys, GgufConfig& read) {
-  read.config.update({{"model_type", "qwen3_moe"},
-                      {"num_attention_heads", keys.size("attention.head_count")},
-                      {"num_key_value_heads", keys.size("attention.head_count_kv")},
-                      {"attention_bias", keys.has(0, "attn_q.bias")}});
+  keys.copy(kHeadNames, read.config);
+  read.config.update({{"model_type", "qwen3_moe"}, {"attention_bias", keys.has(0, "attn_q.bias")}});
   read_rope(keys, read_head(keys, read.config), read);
   read_experts(keys, read.config);
 }
@@ -253,9 +243,8 @@ void read_qwen3_moe(GgufKeys& keys, GgufConfig& read) {
 void read_qwen3_5(GgufKeys& keys, GgufConfig& read) {
   Json& config = read.config;
   GgufLayout& layout = read.layout;
-  config.update({{"model_type", "qwen3_5_text"},
-                 {"num_attention_heads", keys.size("attention.head_count")},
-                 {"num_key_value_heads", keys.size("attention.head_count_kv")}});
+  keys.copy(kHeadNames, config);
+  config["model_type"] = "qwen3_5_text";
   read_rope(keys, read_head(keys, config), read);
   const std::vector<bool> recurrent = keys.file.flags(keys.key("attention.recurrent_layers"));
   const int64_t interval = std::max<int64_t>(1, keys.size("full_attention_interval", 4));
@@ -274,11 +263,8 @@ void read_qwen3_5(GgufKeys& keys, GgufConfig& read) {
   layout.feed_forward_norm = "post_attention_norm";
   layout.tiled = keys.architecture != "qwen3next";
   layout.joint_gates = keys.architecture == "qwen3next";
-  config.update({{"linear_num_key_heads", layout.key_heads},
-                 {"linear_num_value_heads", layout.key_heads * layout.per_key},
-                 {"linear_key_head_dim", layout.key_dim},
-                 {"linear_value_head_dim", layout.value_dim},
-                 {"linear_conv_kernel_dim", keys.size("ssm.conv_kernel")}});
+  keys.copy(kDeltaNames, config);
+  config["linear_value_head_dim"] = layout.value_dim;
   if (keys.size("expert_count", 0) == 0) {
     config.update({{"num_experts", 0}, {"intermediate_size", keys.size("feed_forward_length")}});
     return;

@@ -33,6 +33,10 @@ const std::map<std::string, std::string> kMixerTensors = {{"in_proj", "ssm_in"},
 const std::map<std::string, std::string> kOutside = {
     {"embedding.weight", "token_embd.weight"}, {"norm.weight", "output_norm.weight"}, {"head.weight", "output.weight"}};
 
+// Files have A = -exp(A_log).
+const TheirTensor::Value kNegativeExponent = {[](const Tensor& x) { return (-x.to(at::kFloat)).log(); },
+                                              [](const Tensor& x) { return -x.to(at::kFloat).exp(); }};
+
 // Returns what follows the first `dots` dots of a name.
 std::string after_dots(const std::string& name, int dots) {
   size_t begin = 0;
@@ -96,7 +100,7 @@ TheirTensor mixer_tensor(const GgufLayout& layout, const std::string& block, con
   if (tensor == "ssm_conv1d.weight") form.shape.erase(form.shape.begin() + 1);
   if (layout.tiled) back = untiled(layout, tensor);
   if (form.shape != theirs.shape) back = then(back, reshaped);
-  if (tensor == "ssm_a") back = then(back, [](const Tensor& x) { return (-x.to(at::kFloat)).log(); });
+  if (tensor == "ssm_a") form.value = &kNegativeExponent;
   if (layout.paired_heads > 0 && tensor.starts_with("attn_q.")) back = halves_of(layout.paired_heads);
   if (layout.paired_heads > 0 && tensor.starts_with("attn_k.")) back = halves_of(layout.paired_key_heads);
   const bool beta = tensor == "ssm_beta.weight";
@@ -154,8 +158,9 @@ RenamedWeights feed_forward_weights(const FeedForwardConfig& config, int64_t dim
   return weights;
 }
 
-// The same weights, from the file's tensors.
-RenamedWeights weights_of(const RenamedModel& folder, const GgufLayout& layout) {
+}  // namespace
+
+RenamedWeights gguf_weights(const RenamedModel& folder, const GgufLayout& layout) {
   RenamedWeights weights;
   for (const auto& [ours, forms] : folder.weights.list) {
     const TheirTensor& theirs = forms.front();
@@ -185,8 +190,6 @@ RenamedWeights weights_of(const RenamedModel& folder, const GgufLayout& layout) 
   return weights;
 }
 
-}  // namespace
-
 std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>& file) {
   const auto read = gguf_config(*file);
   if (!read) return std::nullopt;
@@ -194,7 +197,7 @@ std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>&
   RenamedModel model = read_architecture(config).value();
   if (read->scaling.type != RotaryScaling::Type::kNone) model.config.rope_scaling = read->scaling;
   const int64_t layers = std::ssize(model.config.layers);
-  model.weights = weights_of(model, read->layout);
+  model.weights = gguf_weights(model, read->layout);
   model.left_out.clear();
   // The layers for multi-token prediction, which llama.cpp omits too.
   const int64_t blocks =

@@ -34,6 +34,10 @@ std::optional<GgufConfig> gguf_config(const GgufFile& file);
 // "mamba, mamba2, ...", for error messages.
 std::string renamed_gguf_architectures();
 
+// The weights of a model that was read from a folder, with the file's tensors in place of the folder's. Their `change`
+// only moves numbers, but for norms without weights.
+RenamedWeights gguf_weights(const RenamedModel& folder, const GgufLayout& layout);
+
 // nullopt for an architecture that is not read like this.
 std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>& file);
 

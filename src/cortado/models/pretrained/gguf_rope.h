@@ -28,7 +28,8 @@ struct GgufRope {
   void read_yarn(RotaryScaling& scaling) const;
 };
 
-// The tensor with longrope's divisors for long texts.
-inline constexpr const char* kLongFactors = "rope_factors_long.weight";
+// Tensors of divisors of the frequencies: of Llama 3, and of longrope for short and for long texts.
+inline constexpr const char *kRopeFactors = "rope_freqs.weight", *kShortFactors = "rope_factors_short.weight",
+                            *kLongFactors = "rope_factors_long.weight";
 
 }  // namespace cortado

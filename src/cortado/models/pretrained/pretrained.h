@@ -107,6 +107,8 @@ void write_pretrained(const PretrainedModel& model, const std::string& run, cons
 // The Hugging Face description of one of our models: softmax or windows in every layer, rotary positions, RMS norms,
 // SwiGLU (or GeGLU with everything else of Gemma-2). Throws InputError that names what does not fit.
 PretrainedDecoder decoder_of(const ModelConfig& config);
+// The "model_type" of the class that fits: "llama", "mistral", "qwen2", ... Throws like decoder_of().
+std::string hugging_face_type(const PretrainedDecoder& decoder);
 
 // Writes FOLDER/config.json (in the form of transformers 4, which 5 reads too) and model.safetensors, as the class that
 // fits: gemma2, qwen2 (biases on q, k and v), mistral (windows) or llama.

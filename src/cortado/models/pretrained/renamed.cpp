@@ -260,7 +260,8 @@ PretrainedModel read_renamed(const RenamedSource& source, std::optional<at::Scal
     if (interrupt_requested()) throw Failure(concat("[import] ", model.source, ": stopped"));
     const TheirTensor& form = form_in(weight, tensors);
     const Tensor theirs = tensors.read(form);
-    const Tensor tensor = form.change ? form.change(theirs) : theirs;
+    const Tensor moved = form.change ? form.change(theirs) : theirs;
+    const Tensor tensor = form.value ? form.value->ours(moved) : moved;
     read.weights.emplace_back(weight.ours, (dtype ? tensor.to(*dtype) : tensor).contiguous());
     if (progress) progress(done += theirs.numel(), total);
   }

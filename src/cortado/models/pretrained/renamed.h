@@ -22,6 +22,12 @@ struct TheirTensor {
   Shape shape;
   std::function<Tensor(const Tensor&)> change = {};  // maps theirs, in any floating type, to ours; empty: identity
   std::optional<int64_t> index = {};  // of the first dimension: only this part is read, without that dimension
+  // A function of each number, after `change`: ours of theirs, and theirs of ours, for writing. Null: identity.
+  struct Value {
+    Tensor (*ours)(const Tensor&);
+    Tensor (*theirs)(const Tensor&);
+  };
+  const Value* value = nullptr;
 };
 
 // One of our weights and its source. Several weights may be parts of one tensor. Folders may store a weight in one of

@@ -1,0 +1,32 @@
+"""The models that `cortado export --gguf` writes, for tests/parity/test_export_gguf.py and bench/peers/written_gguf.py."""
+
+import linear_models
+from pretrained_models import MODELS
+
+# The models of pretrained_models.MODELS, with their files' architecture.
+WRITTEN = {name: architecture for name, (_, architecture, _) in MODELS.items() if architecture and not name.startswith("phi3")} | {
+    "phi3_long": "llama", "granite_biased": "granite", "seed_oss": "llama", "seed_oss_biased": "llama",
+}  # fmt: skip
+# Those of linear_models.STATES, with the settings without which llama.cpp does not have them.
+LINEAR = {
+    "mamba": ("mamba", {}),
+    "mamba2": ("mamba2", {"tie_word_embeddings": True}),
+    "falcon_mamba": ("mamba", {}),
+    "jamba": ("jamba", {}),
+    "jamba_experts": ("jamba", {"mamba_expand": 2, "mamba_conv_bias": True, "mamba_proj_bias": False}),
+    "granitemoehybrid": ("granitehybrid", {}),
+    "granitemoehybrid_experts": ("granitehybrid", {}),
+    "bamba": ("granitehybrid", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
+    "qwen3_moe": ("qwen3moe", {}),
+    "qwen3_5_text": ("qwen35", {"linear_value_head_dim": 8}),
+    "qwen3_5_moe_text": ("qwen35moe", {"linear_value_head_dim": 8}),
+}
+
+
+def linear_model(name, more=None):
+    """The model, with random weights."""
+    kind, options = linear_models.STATES[name]
+    config = kind.config_class(**{**linear_models.SIZES, **options, **LINEAR[name][1], **(more or {})})
+    model = linear_models.random_weights(kind(config))
+    model.set_experts_implementation("eager")
+    return model
