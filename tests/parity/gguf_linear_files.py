@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 F32 = gguf.GGMLQuantizationType.F32
-MAMBA2 = ("mamba2", "granitehybrid")
+MAMBA2 = ("mamba2", "granitehybrid", "falcon-h1", "nemotron_h")
 QWEN = ("qwen3next", "qwen35", "qwen35moe")
 # The models of linear_models.STATES that have files, with the settings that a file cannot say otherwise.
 ARCHITECTURES = {
@@ -24,7 +24,17 @@ ARCHITECTURES = {
     "qwen3_next_experts": ("qwen3next", {}),
     "qwen3_5_text": ("qwen35", {}),
     "qwen3_5_moe_text": ("qwen35moe", {}),
-}
+    "lfm2": ("lfm2", {}),
+    "lfm2_wide": ("lfm2", {"conv_bias": False}),
+    "falcon_h1": ("falcon-h1", {}),
+    "falcon_h1_wide": ("falcon-h1", {"mamba_norm_before_gate": False, "mamba_proj_bias": False, "attention_bias": False, "mlp_bias": False,
+                                     "tie_word_embeddings": False}),
+    "nemotron_h": ("nemotron_h", {}),
+    "nemotron_h_wide": ("nemotron_h", {"use_bias": False, "mlp_bias": False, "time_step_min": 0.001}),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo2", {}),
+    "olmo3_stretched": ("olmo2", {}),
+}  # fmt: skip
 
 
 def mamba_keys(config, inner):
@@ -58,6 +68,68 @@ def hybrid_keys(config, inner):
                  "residual_scale": config.residual_multiplier, "logit_scale": config.logits_scaling, "expert_count": config.num_local_experts,
                  "expert_used_count": config.num_experts_per_tok, "expert_shared_feed_forward_length": config.shared_intermediate_size}  # fmt: skip
     return keys
+
+
+def rope_keys(config):
+    rope = config.rope_parameters
+    scaled = {"rope.scaling.type": "linear", "rope.scaling.factor": rope["factor"]} if rope["rope_type"] == "linear" else {}
+    return {"rope.freq_base": rope["rope_theta"], **scaled}
+
+
+def lfm2_keys(config):
+    adjusted = config.block_auto_adjust_ff_dim
+    hidden = int(config.block_ffn_dim_multiplier * int(2 * config.intermediate_size / 3)) if adjusted else config.intermediate_size
+    step = config.block_multiple_of
+    return {
+        "context_length": config.max_position_embeddings, "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": [config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types],
+        "shortconv.l_cache": config.conv_L_cache, "attention.layer_norm_rms_epsilon": config.norm_eps,
+        "feed_forward_length": step * ((hidden + step - 1) // step) if adjusted else hidden, **rope_keys(config),
+    }  # fmt: skip
+
+
+def falcon_h1_keys(config):
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return {
+        "context_length": config.max_position_embeddings, "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads, "attention.key_length": head, "attention.value_length": head,
+        "feed_forward_length": config.intermediate_size,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps, "ssm.conv_kernel": config.mamba_d_conv,
+        "ssm.state_size": config.mamba_d_state, "ssm.group_count": config.mamba_n_groups, "ssm.inner_size": config.mamba_d_ssm,
+        "ssm.time_step_rank": config.mamba_n_heads, **rope_keys(config),
+    }  # fmt: skip
+
+
+def nemotron_h_keys(config):
+    kinds = config.layers_block_type
+    return {
+        "block_count": len(kinds), "context_length": config.max_position_embeddings, "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": [config.num_key_value_heads if "attention" in kind.replace("linear_attention", "") else 0 for kind in kinds],
+        "attention.key_length": config.head_dim, "attention.value_length": config.head_dim,
+        "feed_forward_length": [config.intermediate_size if kind == "mlp" else 0 for kind in kinds],
+        "attention.layer_norm_epsilon": config.layer_norm_epsilon, "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+        "ssm.conv_kernel": config.conv_kernel, "ssm.state_size": config.ssm_state_size, "ssm.group_count": config.n_groups,
+        "ssm.inner_size": config.mamba_num_heads * config.mamba_head_dim, "ssm.time_step_rank": config.mamba_num_heads,
+    }  # fmt: skip
+
+
+def olmo2_keys(config):
+    keys = {
+        "context_length": config.max_position_embeddings, "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads, "feed_forward_length": config.intermediate_size,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+    }  # fmt: skip
+    if config.model_type == "olmo2":
+        return {**keys, **rope_keys(config)}
+    rope = config.rope_parameters["full_attention"]
+    if rope["rope_type"] == "yarn":
+        keys |= {"rope.scaling.type": "yarn", "rope.scaling.factor": rope["factor"],
+                 "rope.scaling.original_context_length": rope["original_max_position_embeddings"]}  # fmt: skip
+    return {**keys, "rope.freq_base": rope["rope_theta"], "attention.sliding_window": config.sliding_window,
+            "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types]}  # fmt: skip
+
+
+OTHERS = {"lfm2": lfm2_keys, "falcon_h1": falcon_h1_keys, "nemotron_h": nemotron_h_keys, "olmo2": olmo2_keys, "olmo3": olmo2_keys}
 
 
 def qwen_keys(config):
@@ -101,6 +173,8 @@ def keys_of(config):
         return {**shared, "context_length": 1 << 20, "attention.head_count": 0, "feed_forward_length": 0, **mamba_keys(config, inner)}
     if config.model_type.startswith("qwen"):
         return {**shared, **qwen_keys(config)}
+    if config.model_type in OTHERS:
+        return {**shared, **OTHERS[config.model_type](config)}
     return {**shared, **hybrid_keys(config, config.mamba_expand * config.hidden_size)}
 
 
@@ -136,15 +210,34 @@ def halves_to_pairs(values, heads):
     return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
+def falcon_factor(name, values, config):
+    """Falcon-H1's converter multiplies its factors into the maps."""
+    if ".mamba.in_proj." in name:
+        shared = config.mamba_n_groups * config.mamba_d_state
+        parts = np.split(values, np.cumsum([config.mamba_d_ssm, config.mamba_d_ssm, shared, shared]))
+        return config.ssm_in_multiplier * np.concatenate([part * factor for part, factor in zip(parts, config.ssm_multipliers)])
+    factors = {
+        "down_proj": config.mlp_multipliers[1], "gate_proj": config.mlp_multipliers[0], "o_proj": config.attention_out_multiplier,
+        "k_proj": config.key_multiplier * config.attention_in_multiplier, "q_proj": config.attention_in_multiplier,
+        "v_proj": config.attention_in_multiplier, "out_proj": config.ssm_out_multiplier, "lm_head": config.lm_head_multiplier,
+        "embed_tokens": config.embedding_multiplier,
+    }  # fmt: skip
+    return values * factors.get(name.split(".")[-2], 1.0)
+
+
 def changed(name, values, architecture, config, early):
     """Returns [(name, values)] as the converter changes a tensor; most names are still the folder's. `early`: the converter's first version."""
     inside = name.split("linear_attn.")[-1]
     block = name.partition("layers.")[2].partition(".")[0]
     if architecture.startswith("qwen35") and inside != name:
         values = in_tiles(inside, values, config)
+    if architecture == "falcon-h1":
+        values = falcon_factor(name, values, config)
+    if architecture == "nemotron_h":
+        name = name.replace("model.layers.", "backbone.layers.")
     if name.endswith("A_log"):
         values = -np.exp(values)
-    if "conv1d.weight" in name:
+    if "conv1d.weight" in name or "conv.conv.weight" in name:
         values = values.squeeze(1)
     if architecture in MAMBA2 and name.endswith((".A_log", ".D")):
         values = values[:, None]

@@ -106,6 +106,12 @@ STATES = {
         linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10, linear_conv_kernel_dim=3, linear_allow_neg_eigval=False,
         rms_norm_eps=1e-2, attention_bias=True, tie_word_embeddings=True,
         rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
+    "olmo2": (transformers.Olmo2ForCausalLM, dict(OLMO, num_key_value_heads=2)),
+    "olmo3": (transformers.Olmo3ForCausalLM, dict(OLMO, num_hidden_layers=5, sliding_window=6)),
+    "olmo3_stretched": (transformers.Olmo3ForCausalLM, dict(
+        OLMO, sliding_window=4, layer_types=["full_attention", "sliding_attention", "full_attention"], rope_parameters={
+            "full_attention": {"rope_type": "yarn", "rope_theta": 3e4, "factor": 4.0, "original_max_position_embeddings": 16},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 3e4}})),
     "falcon_h1": (transformers.FalconH1ForCausalLM, dict(FALCON, **MULTIPLIERS)),
     "falcon_h1_wide": (transformers.FalconH1ForCausalLM, dict(
         FALCON, **{**MULTIPLIERS, "ssm_multipliers": [0.7, 1.4, 0.5, 2.0, 0.3]}, mamba_rms_norm=True, mamba_n_groups=2, mamba_d_conv=3,

@@ -107,6 +107,13 @@ REFUSED = [
     ("qwen3_moe", {"rope.dimension_count": 6}, "a part of each head"),
     ("qwen3_moe", {"rope.scaling.type": "dynamic", "rope.scaling.factor": 2.0}, "dynamic"),
     ("qwen3_5_text", {"attention.recurrent_layers": [True]}, "recurrent_layers"),
+    ("lfm2", {"attention.sliding_window": 5}, "windows"),
+    ("lfm2", {"shortconv.l_cache": 4}, "blk.0.shortconv.conv.weight"),
+    ("falcon_h1", {"ssm.inner_size": 40}, "blk.0.ssm_in.weight"),
+    ("nemotron_h", {"expert_count": 4}, "experts"),
+    ("nemotron_h", {"feed_forward_length": [0, 40, 0, 0, 20]}, "different widths"),
+    ("nemotron_h", {"feed_forward_length": [0, 40, 0, 0, 0]}, "blk.4"),
+    ("olmo3", {"attention.sliding_window_pattern": [True]}, "sliding_window_pattern"),
     ("qwen3_5_text", {"ssm.time_step_rank": 5}, "time_step_rank"),
 ]
 

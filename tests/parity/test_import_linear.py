@@ -34,7 +34,7 @@ NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": 
          "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
          "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
          "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
-         "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "falcon_h1": ["parallel_hybrid"], "nemotron_h": ["mamba2"],
+         "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "olmo": ["sliding_window"], "falcon_h1": ["parallel_hybrid"], "nemotron_h": ["mamba2"],
          "kimi_linear": ["kda", "mla"], "minimax": ["lightning"]}  # fmt: skip
 
 

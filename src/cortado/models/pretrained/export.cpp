@@ -12,6 +12,7 @@
 #include "cortado/mechanisms/sliding_window/mixer.h"
 #include "cortado/mechanisms/softmax/mixer.h"
 #include "cortado/models/pretrained/pretrained.h"
+#include "cortado/models/pretrained/rope.h"
 #include "cortado/nn/dtype.h"
 #include "cortado/nn/weights.h"
 
@@ -185,30 +186,6 @@ void add_windows(Json& json, const PretrainedDecoder& decoder, const std::string
   if (gemma && !size) json["sliding_window"] = decoder.model.context > 0 ? decoder.model.context : 4096;  // of no layer
   if (!gemma) json["use_sliding_window"] = size.has_value();
   if (qwen) json["max_window_layers"] = first;
-}
-
-Json rope_scaling_json(const RotaryScaling& scaling) {
-  if (scaling.type == RotaryScaling::Type::kNone) return nullptr;
-  if (scaling.type == RotaryScaling::Type::kLinear) return {{"rope_type", "linear"}, {"factor", scaling.factor}};
-  Json json = {{"original_max_position_embeddings", scaling.original_context}};
-  if (scaling.type == RotaryScaling::Type::kLongrope) {
-    json.update({{"rope_type", "longrope"},
-                 {"short_factor", scaling.short_factors},
-                 {"long_factor", scaling.long_factors},
-                 {"attention_factor", scaling.attention_factor}});
-    return json;
-  }
-  json["factor"] = scaling.factor;
-  if (scaling.type == RotaryScaling::Type::kYarn) {
-    json.update({{"rope_type", "yarn"},
-                 {"beta_fast", scaling.beta_fast},
-                 {"beta_slow", scaling.beta_slow},
-                 {"truncate", scaling.truncate},
-                 {"attention_factor", scaling.attention_factor}});
-    return json;
-  }
-  json.update({{"rope_type", "llama3"}, {"low_freq_factor", scaling.low}, {"high_freq_factor", scaling.high}});
-  return json;
 }
 
 // Adds rotary positions as transformers 4 wrote them.

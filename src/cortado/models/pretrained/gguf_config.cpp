@@ -7,6 +7,7 @@
 #include "cortado/models/pretrained/gguf_names.h"
 #include "cortado/models/pretrained/gguf_renamed.h"
 #include "cortado/models/pretrained/gguf_rope.h"
+#include "cortado/models/pretrained/rope.h"
 
 namespace cortado {
 namespace {
@@ -62,7 +63,9 @@ Json read_sizes(GgufKeys& keys) {
   keys.file.fail_if(blocks - predicted < 1 || blocks > kDeepest, "has ", blocks, " layers, ", predicted,
                     " of them for multi-token prediction");
   keys.layers = blocks - predicted;
-  const double eps = keys.metadata.number(keys.key("attention.layer_norm_rms_epsilon"), 0.0, 1.0);
+  const std::string rms = keys.key("attention.layer_norm_rms_epsilon");
+  const bool other = keys.architecture == "nemotron_h" && !keys.metadata.has(rms);
+  const double eps = keys.metadata.number(other ? keys.key("attention.layer_norm_epsilon") : rms, 0.0, 1.0);
   return {{"vocab_size", embedding->shape.front()},
           {"hidden_size", keys.size("embedding_length")},
           {"num_hidden_layers", keys.layers},
@@ -273,14 +276,103 @@ void read_qwen3_5(GgufKeys& keys, GgufConfig& read) {
   config["shared_expert_intermediate_size"] = keys.size("expert_shared_feed_forward_length");
 }
 
+void read_lfm2(GgufKeys& keys, GgufConfig& read) {
+  Json& config = read.config;
+  const std::vector<bool> attends = read_hybrid_heads(keys, config);
+  read_rope(keys, read_head(keys, config), read);
+  keys.file.fail_if(keys.size("attention.sliding_window", 0) != 0, "has windows, which are not supported here");
+  for (const bool attend : attends) config["layer_types"].push_back(attend ? "full_attention" : "conv");
+  read.layout.last_norm = "token_embd_norm";
+  const double eps = config["rms_norm_eps"];
+  config.update({{"model_type", "lfm2"},
+                 {"intermediate_size", keys.size("feed_forward_length")},
+                 {"block_auto_adjust_ff_dim", false},
+                 {"conv_L_cache", keys.size("shortconv.l_cache")},
+                 {"conv_bias", false},
+                 {"norm_eps", eps}});
+}
+
+// The converter has multiplied Falcon-H1's factors into the maps.
+void read_falcon_h1(GgufKeys& keys, GgufConfig& read) {
+  Json& config = read.config;
+  keys.copy(kHeadNames, config);
+  keys.copy(kMamba2PartNames, config);
+  read_rope(keys, read_head(keys, config), read);
+  read.layout.groups = keys.size("ssm.group_count");
+  read.layout.bare_norm = true;
+  config.update({{"model_type", "falcon_h1"},
+                 {"intermediate_size", keys.size("feed_forward_length")},
+                 {"mamba_d_ssm", keys.size("ssm.inner_size")},
+                 {"mamba_rms_norm", keys.has(0, "ssm_norm.weight")},
+                 {"mamba_norm_before_gate", false},
+                 {"mamba_conv_bias", keys.has(0, "ssm_conv1d.bias")}});
+}
+
+// Every part of Nemotron-H is a block: those with key heads are attention, and those with a width feed-forwards.
+void read_nemotron_h(GgufKeys& keys, GgufConfig& read) {
+  Json& config = read.config;
+  keys.file.fail_if(keys.size("expert_count", 0) != 0, "has experts, which are not supported here");
+  const std::vector<bool> attends = read_hybrid_heads(keys, config);
+  read_head(keys, config);
+  int64_t hidden = 0, recurrent = 0;
+  const std::vector<int64_t> widths = keys.per_layer("feed_forward_length");
+  for (int64_t i = 0; i < keys.layers; ++i) {
+    keys.file.fail_if(widths[i] > 0 && hidden > 0 && widths[i] != hidden,
+                      "has feed-forwards of different widths, which is not supported");
+    config["layers_block_type"].push_back(widths[i] > 0 ? "mlp" : attends[i] ? "attention" : "mamba");
+    if (widths[i] > 0) hidden = widths[i];
+    if (keys.has(i, "ssm_in.weight")) recurrent = i;
+  }
+  keys.copy(kNemotronNames, config);
+  read.layout = {.feed_forward_norm = "attn_norm", .separate_blocks = true, .groups = keys.size("ssm.group_count")};
+  config.update({{"model_type", "nemotron_h"},
+                 {"mamba_head_dim", keys.times("ssm.inner_size", config["mamba_num_heads"].get<int64_t>())},
+                 {"intermediate_size", std::max<int64_t>(1, hidden)},
+                 {"max_position_embeddings", keys.size("context_length", 0)},
+                 {"use_conv_bias", keys.has(recurrent, "ssm_conv1d.bias")}});
+}
+
+// OLMo-3 is an OLMo-2 with windows in some layers. Only the positions of the other layers are stretched.
+void read_olmo2(GgufKeys& keys, GgufConfig& read) {
+  Json& config = read.config;
+  keys.copy(kHeadNames, config);
+  read_rope(keys, read_head(keys, config), read);
+  const int64_t window = keys.size("attention.sliding_window", 0);
+  config.update({{"model_type", window > 0 ? "olmo3" : "olmo2"},
+                 {"intermediate_size", keys.size("feed_forward_length")},
+                 {"attention_bias", keys.has(0, "attn_q.bias")}});
+  if (window == 0) return;
+  const std::vector<bool> slides = keys.file.flags(keys.key("attention.sliding_window_pattern"));
+  keys.file.fail_if(!slides.empty() && std::ssize(slides) < keys.layers, "has \"",
+                    keys.key("attention.sliding_window_pattern"), "\" of ", slides.size(), " layers, expected ",
+                    keys.layers);
+  for (int64_t i = 0; i < keys.layers; ++i) {
+    const bool slide = slides.empty() ? (i + 1) % 4 != 0 : slides[i];
+    config["layer_types"].push_back(slide ? "sliding_attention" : "full_attention");
+  }
+  const double theta = config["rope_theta"];
+  config.update({{"sliding_window", window},
+                 {"rope_local_base_freq", keys.metadata.number(keys.key("rope.freq_base_swa"), 1.0, 1e12, theta)},
+                 {"rope_scaling", rope_scaling_json(read.scaling)}});
+  read.scaling = {};
+}
+
 struct GgufArchitecture {
   const char* name;
   void (*read)(GgufKeys& keys, GgufConfig& config);
 };
-constexpr GgufArchitecture kGgufArchitectures[] = {{"mamba", read_mamba},        {"mamba2", read_mamba2},
-                                                   {"jamba", read_jamba},        {"granitehybrid", read_granite_hybrid},
-                                                   {"qwen3moe", read_qwen3_moe}, {"qwen3next", read_qwen3_5},
-                                                   {"qwen35", read_qwen3_5},     {"qwen35moe", read_qwen3_5}};
+constexpr GgufArchitecture kGgufArchitectures[] = {{"mamba", read_mamba},
+                                                   {"mamba2", read_mamba2},
+                                                   {"jamba", read_jamba},
+                                                   {"granitehybrid", read_granite_hybrid},
+                                                   {"qwen3moe", read_qwen3_moe},
+                                                   {"qwen3next", read_qwen3_5},
+                                                   {"qwen35", read_qwen3_5},
+                                                   {"qwen35moe", read_qwen3_5},
+                                                   {"lfm2", read_lfm2},
+                                                   {"falcon-h1", read_falcon_h1},
+                                                   {"nemotron_h", read_nemotron_h},
+                                                   {"olmo2", read_olmo2}};
 
 }  // namespace
 
@@ -296,6 +388,7 @@ std::optional<GgufConfig> gguf_config(const GgufFile& file) {
     if (keys.architecture != name) continue;
     GgufConfig config{read_sizes(keys)};
     read(keys, config);
+    config.blocks = keys.layers;
     return config;
   }
   return std::nullopt;

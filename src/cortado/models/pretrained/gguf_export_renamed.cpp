@@ -206,8 +206,8 @@ void put_granite_multipliers(RenamedFile& made) {
 
 void describe_granite_hybrid(RenamedFile& made) {
   const Json& mixer = layer_of(made.ours, "mamba2");
-  expect_in_linear(whole(mixer, "expand", 2) == 2 && !mixer.value("bias", false),
-                   "mamba2 layers with another \"expand\" than 2 or with \"bias\" in hybrids");
+  expect_in_linear(whole(mixer, "expand", 2) == 2 && !mixer.value("bias", false) && mixer.value("conv_bias", true),
+                   "mamba2 layers with another \"expand\" than 2, with \"bias\" or without \"conv_bias\" in hybrids");
   put_attention(made);
   put_hybrid_heads(made);
   const bool rotary = made.ours.positions == PositionKind::kRotary;
@@ -231,7 +231,7 @@ void describe_granite_hybrid(RenamedFile& made) {
                       {"mamba_d_state", whole(mixer, "state", 128)},
                       {"mamba_d_conv", whole(mixer, "taps", 4)},
                       {"mamba_proj_bias", false},
-                      {"mamba_conv_bias", mixer.value("conv_bias", true)}});
+                      {"mamba_conv_bias", true}});
   put_granite_multipliers(made);
   put_granite_feed_forward(made);
   made.put(kMamba2PartNames);

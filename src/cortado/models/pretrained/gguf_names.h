@@ -24,6 +24,10 @@ inline constexpr GgufName kMamba2PartNames[] = {{"ssm.time_step_rank", "mamba_n_
                                                 {"ssm.conv_kernel", "mamba_d_conv"}};
 inline constexpr GgufName kHeadNames[] = {{"attention.head_count", "num_attention_heads"},
                                           {"attention.head_count_kv", "num_key_value_heads"}};
+inline constexpr GgufName kNemotronNames[] = {{"ssm.time_step_rank", "mamba_num_heads"},
+                                              {"ssm.group_count", "n_groups"},
+                                              {"ssm.state_size", "ssm_state_size"},
+                                              {"ssm.conv_kernel", "conv_kernel"}};
 inline constexpr GgufName kDeltaNames[] = {{"ssm.group_count", "linear_num_key_heads"},
                                            {"ssm.time_step_rank", "linear_num_value_heads"},
                                            {"ssm.state_size", "linear_key_head_dim"},

@@ -7,7 +7,8 @@ namespace {
 
 using Change = std::function<Tensor(const Tensor&)>;
 
-// Modules of a mixer: their names in a folder's tensors and in a file's. A few have no suffix.
+// Modules of a mixer: their names in a folder's tensors and in a file's. A few have no suffix. Those that depend on the
+// kind of mixer are named with it.
 const std::map<std::string, std::string> kMixerTensors = {{"in_proj", "ssm_in"},
                                                           {"conv1d", "ssm_conv1d"},
                                                           {"x_proj", "ssm_x"},
@@ -29,7 +30,15 @@ const std::map<std::string, std::string> kMixerTensors = {{"in_proj", "ssm_in"},
                                                           {"in_proj_qkv", "attn_qkv"},
                                                           {"in_proj_z", "attn_gate"},
                                                           {"in_proj_b", "ssm_beta"},
-                                                          {"in_proj_a", "ssm_alpha"}};
+                                                          {"in_proj_a", "ssm_alpha"},
+                                                          {"conv.in_proj", "shortconv.in_proj"},
+                                                          {"conv.conv", "shortconv.conv"},
+                                                          {"conv.out_proj", "shortconv.out_proj"},
+                                                          {"self_attn.out_proj", "attn_output"},
+                                                          {"q_layernorm", "attn_q_norm"},
+                                                          {"k_layernorm", "attn_k_norm"},
+                                                          {"up_proj", "ffn_up"},
+                                                          {"down_proj", "ffn_down"}};
 const std::map<std::string, std::string> kOutside = {
     {"embedding.weight", "token_embd.weight"}, {"norm.weight", "output_norm.weight"}, {"head.weight", "output.weight"}};
 
@@ -86,18 +95,31 @@ Change then(const Change& first, const Change& second) {
   return [=](const Tensor& x) { return second(first(x)); };
 }
 
+// The number of the folder's layer that a tensor is in.
+std::string layer_number(const std::string& theirs) {
+  const size_t begin = theirs.find("layers.") + 7;
+  return theirs.substr(begin, theirs.find('.', begin) - begin);
+}
+
+// "attn_q.weight" for "model.layers.3.self_attn.q_proj.weight".
+std::string name_in_block(const std::string& theirs) {
+  const std::string mixer = after_dots(theirs.substr(theirs.find("layers.")), 2), inside = after_dots(mixer, 1);
+  const std::string module = inside.substr(0, inside.find('.'));
+  const auto special = kMixerTensors.find(mixer.substr(0, mixer.size() - inside.size()) + module);
+  const std::string name = special != kMixerTensors.end() ? special->second : kMixerTensors.at(module);
+  return name + inside.substr(module.size());
+}
+
 // The file's form of a mixer's tensor whose form in a folder is `theirs`.
 TheirTensor mixer_tensor(const GgufLayout& layout, const std::string& block, const TheirTensor& theirs) {
-  const std::string inside = after_dots(theirs.name.substr(theirs.name.find("layers.")), 3);
-  const size_t dot = inside.find('.');
-  const std::string tensor = kMixerTensors.at(inside.substr(0, dot)) + (dot == inside.npos ? "" : inside.substr(dot));
+  const std::string tensor = name_in_block(theirs.name);
   TheirTensor form{block + tensor, theirs.shape};
   Change back;
   const auto reshaped = [shape = theirs.shape](const Tensor& x) { return x.reshape(shape); };
   if (layout.groups > 0 && (tensor == "ssm_a" || tensor == "ssm_d")) form.shape.push_back(1);
   if (layout.groups > 0 && tensor == "ssm_norm.weight")
     form.shape = {layout.groups, theirs.shape.front() / layout.groups};
-  if (tensor == "ssm_conv1d.weight") form.shape.erase(form.shape.begin() + 1);
+  if (tensor == "ssm_conv1d.weight" || tensor == "shortconv.conv.weight") form.shape.erase(form.shape.begin() + 1);
   if (layout.tiled) back = untiled(layout, tensor);
   if (form.shape != theirs.shape) back = then(back, reshaped);
   if (tensor == "ssm_a") form.value = &kNegativeExponent;
@@ -128,6 +150,13 @@ std::optional<TheirTensor> early_form(const GgufLayout& layout, const std::strin
   return TheirTensor{block + "ssm_in.weight",
                      {2 * layout.key_heads * (key + wide), usual.shape.back()},
                      rows_of_key_heads(layout, begin, size)};
+}
+
+// A block's norm, without its suffix.
+std::string norm_name(const GgufLayout& layout, const std::string& ours) {
+  if (ours == "feed_forward_norm.weight") return layout.feed_forward_norm;
+  if (ours == "mixer_post_norm.weight") return "post_attention_norm";
+  return ours == "feed_forward_post_norm.weight" ? "post_ffw_norm" : "attn_norm";
 }
 
 // The feed-forward's weights, whose names in files do not depend on the architecture.
@@ -166,20 +195,23 @@ RenamedWeights gguf_weights(const RenamedModel& folder, const GgufLayout& layout
     const TheirTensor& theirs = forms.front();
     const Change change = layout.one_plus && ours.ends_with("norm.weight") ? Change() : theirs.change;
     if (const auto outside = kOutside.find(ours); outside != kOutside.end()) {
-      weights.map(ours, outside->second, theirs.shape, change);
+      const bool last = ours == "norm.weight";
+      weights.map(ours, last ? concat(layout.last_norm, ".weight") : outside->second, theirs.shape, change);
       continue;
     }
-    const std::string inside = after_dots(ours, 2);
-    const std::string block = "blk." + ours.substr(7, ours.size() - inside.size() - 7);
-    if (inside.starts_with("mixer.")) {
+    const std::string inside = after_dots(ours, 2), block = concat("blk.", layer_number(theirs.name), ".");
+    const bool separate = layout.separate_blocks && inside.starts_with("feed_forward.");
+    if (inside.starts_with("mixer.") || separate) {
       const TheirTensor form = mixer_tensor(layout, block, theirs);
       weights.list.push_back({ours, {form}});
       if (auto early = early_form(layout, block, inside, form)) weights.or_map(ours, std::move(*early));
     } else if (!inside.starts_with("feed_forward.")) {
-      const std::string norm = inside == "mixer_norm.weight" ? "attn_norm" : layout.feed_forward_norm;
-      weights.map(ours, concat(block, norm, ".weight"), theirs.shape, change);
+      const std::string name = block + norm_name(layout, inside);
+      weights.map(ours, name + ".weight", theirs.shape, change);
+      if (layout.bare_norm && inside == "feed_forward_norm.weight") weights.or_map(ours, {name, theirs.shape, change});
     }
   }
+  if (layout.separate_blocks) return weights;
   for (int64_t i = 0; i < std::ssize(folder.config.layers); ++i) {
     for (RenamedWeight weight : feed_forward_weights(folder.config.feed_forward_of(i), folder.config.dim).list) {
       weight.ours = concat("layers.", i, ".", weight.ours);
@@ -196,13 +228,12 @@ std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>&
   JsonReader config(read->config, file->name() + " (metadata)");
   RenamedModel model = read_architecture(config).value();
   if (read->scaling.type != RotaryScaling::Type::kNone) model.config.rope_scaling = read->scaling;
-  const int64_t layers = std::ssize(model.config.layers);
   model.weights = gguf_weights(model, read->layout);
   model.left_out.clear();
   // The layers for multi-token prediction, which llama.cpp omits too.
   const int64_t blocks =
-      file->metadata().integer(file->metadata().text("general.architecture") + ".block_count", layers, kDeepest);
-  for (int64_t i = layers; i < blocks; ++i) model.left_out.push_back(concat("blk.", i, "."));
+      file->metadata().integer(file->metadata().text("general.architecture") + ".block_count", 1, kDeepest);
+  for (int64_t i = read->blocks; i < blocks; ++i) model.left_out.push_back(concat("blk.", i, "."));
   return RenamedSource{model, [=] {
                          TheirTensors tensors;
                          for (const GgufTensor& it : file->tensors())

@@ -13,9 +13,12 @@ namespace cortado {
 
 // How the tensors of an architecture's files differ from the folder's.
 struct GgufLayout {
-  const char* feed_forward_norm = "ffn_norm";
-  bool one_plus = false;                           // norms hold 1 + w
-  int64_t groups = 0;                              // Mamba-2: a, d and norm have one dimension more; 0: they do not
+  const char *feed_forward_norm = "ffn_norm", *last_norm = "output_norm";
+  bool bare_norm = false;  // the feed-forward's norm has no suffix
+  bool separate_blocks =
+      false;              // a feed-forward is a block of its own, whose tensors the folder has in a mixer's place
+  bool one_plus = false;  // norms hold 1 + w
+  int64_t groups = 0;     // Mamba-2: a, d and norm have one dimension more; 0: they do not
   int64_t paired_heads = 0, paired_key_heads = 0;  // q's and k's rows are ordered as pairs; 0: as halves
   // Gated DeltaNet's: key heads, and the value heads of each.
   int64_t key_heads = 0, per_key = 0, key_dim = 0, value_dim = 0;
@@ -28,6 +31,7 @@ struct GgufConfig {
   Json config;
   GgufLayout layout = {};
   RotaryScaling scaling = {};
+  int64_t blocks = 0;  // those of the model; the file's others are for multi-token prediction
 };
 // nullopt for an architecture that is not read like this. Throws InputError for settings that are not supported.
 std::optional<GgufConfig> gguf_config(const GgufFile& file);

@@ -185,6 +185,30 @@ void write_rope(const PretrainedRope& rope, Json& config) {
   if (rope.scaling.type != RotaryScaling::Type::kNone) config["rope_scaling"] = rope.scaling.to_json();
 }
 
+Json rope_scaling_json(const RotaryScaling& scaling) {
+  if (scaling.type == RotaryScaling::Type::kNone) return nullptr;
+  if (scaling.type == RotaryScaling::Type::kLinear) return {{"rope_type", "linear"}, {"factor", scaling.factor}};
+  Json json = {{"original_max_position_embeddings", scaling.original_context}};
+  if (scaling.type == RotaryScaling::Type::kLongrope) {
+    json.update({{"rope_type", "longrope"},
+                 {"short_factor", scaling.short_factors},
+                 {"long_factor", scaling.long_factors},
+                 {"attention_factor", scaling.attention_factor}});
+    return json;
+  }
+  json["factor"] = scaling.factor;
+  if (scaling.type == RotaryScaling::Type::kYarn) {
+    json.update({{"rope_type", "yarn"},
+                 {"beta_fast", scaling.beta_fast},
+                 {"beta_slow", scaling.beta_slow},
+                 {"truncate", scaling.truncate},
+                 {"attention_factor", scaling.attention_factor}});
+    return json;
+  }
+  json.update({{"rope_type", "llama3"}, {"low_freq_factor", scaling.low}, {"high_freq_factor", scaling.high}});
+  return json;
+}
+
 RopesByType read_ropes_by_type(JsonReader& config, const UsualThetas& usual) {
   const Json parameters = without_nulls(config.object("rope_parameters"));
   const Json scaling = without_nulls(config.object("rope_scaling"));

@@ -20,6 +20,9 @@ PretrainedRope read_rope(JsonReader& config, double usual_fraction = 1.0, double
 // Makes them the rotary positions of our config; the mixers' "rotary_fraction" is the caller's.
 void write_rope(const PretrainedRope& rope, Json& config);
 
+// A scaling as "rope_scaling" says it; null: none.
+Json rope_scaling_json(const RotaryScaling& scaling);
+
 // Gemma-3's positions, which differ between full attention and windows. Reads "rope_parameters" with an object for
 // each; or, as transformers 4 wrote them, "rope_theta" and "rope_scaling" for full attention and "rope_local_base_freq"
 // for windows. Throws InputError if windows are stretched to a longer context.
