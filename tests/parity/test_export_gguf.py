@@ -147,6 +147,8 @@ def special_blocks():
         rows[4] = torch.randn(64) * 1e-9
         rows[5] = torch.arange(64) / 127
         rows[6, 3] = 3e4
+        rows[7] = torch.arange(64) + 0.5  # halves are rounded away from zero
+        rows[7, ::32] = -127
     return model
 
 
@@ -265,7 +267,7 @@ LINEAR_REFUSED = {
     "bamba": "a part of each head",
     "qwen3_5_text": "heads of keys and values differ",
     "qwen3_next_wide": "heads of keys and values differ",
-    "lfm2": "layers of gated_short_conv",
+    "lfm2_wide": "stretched positions",
     "rwkv": "layers of rwkv4",
 }
 

@@ -119,6 +119,13 @@ void put_attention(RenamedFile& made) {
   made.file.put_whole("attention.value_length", head);
 }
 
+void expect_whole_width(const RenamedFile& made) {
+  const int64_t width =
+      made.config.at("num_attention_heads").get<int64_t>() * made.config.at("head_dim").get<int64_t>();
+  expect_in_linear(width == made.ours.dim, concat("attention in ", made.file.architecture, " whose heads together are ",
+                                                  width, " channels wide, not ", made.ours.dim));
+}
+
 void put_rope_of(RenamedFile& made) {
   const ModelConfig& ours = made.ours;
   expect_in_linear(ours.rope_scaling.type == RotaryScaling::Type::kNone, "stretched positions in hybrids");
@@ -140,6 +147,7 @@ void describe_jamba(RenamedFile& made) {
   expect_in_linear(whole(mixer, "expand", 2) == 2 && !mixer.value("bias", false) && mixer.value("conv_bias", true),
                    "mamba layers with another \"expand\" than 2, with \"bias\" or without \"conv_bias\"");
   put_attention(made);
+  expect_whole_width(made);
   put_hybrid_heads(made);
   std::vector<int64_t> attends;
   for (size_t i = 0; i < ours.layers.size(); ++i) {
@@ -169,6 +177,27 @@ void describe_jamba(RenamedFile& made) {
   if (!mixed) return;
   made.file.put_whole("expert_count", ours.experts.count);
   made.file.put_whole("expert_used_count", ours.experts.per_token);
+}
+
+void describe_lfm2(RenamedFile& made) {
+  const ModelConfig& ours = made.ours;
+  const Json& mixer = layer_of(ours, "gated_short_conv");
+  const int64_t taps = whole(mixer, "taps", 3);
+  put_attention(made);
+  expect_whole_width(made);
+  put_hybrid_heads(made);
+  put_rope_of(made);
+  for (const Json& layer : ours.layers)
+    made.config["layer_types"].push_back(layer["mixer"] == "softmax" ? "full_attention" : "conv");
+  made.layout.last_norm = "token_embd_norm";
+  made.config.update({{"model_type", "lfm2"},
+                      {"norm_eps", ours.norm_eps},
+                      {"intermediate_size", ours.feed_forward_dim},
+                      {"block_auto_adjust_ff_dim", false},
+                      {"conv_L_cache", taps},
+                      {"conv_bias", false}});
+  made.file.put_whole("shortconv.l_cache", taps);
+  made.file.put_whole("feed_forward_length", ours.feed_forward_dim);
 }
 
 void put_granite_feed_forward(RenamedFile& made) {
@@ -318,6 +347,7 @@ const std::vector<WrittenArchitecture>& written_architectures() {
       {"mamba", {"mamba"}, false, describe_mamba},
       {"mamba2", {"mamba2"}, false, describe_mamba2},
       {"jamba", {"mamba", "softmax"}, {}, describe_jamba},
+      {"lfm2", {"gated_short_conv", "softmax"}, false, describe_lfm2},
       {"granitehybrid", {"mamba2", "softmax"}, {}, describe_granite_hybrid},
       {"qwen3moe", {"softmax"}, true, describe_qwen3_moe},
       {"qwen35", {"gated_delta_net", "softmax"}, false, describe_qwen3_5},
