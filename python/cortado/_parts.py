@@ -349,7 +349,8 @@ def _fake(part: str, autocast: str, training: bool, weights: list[torch.Tensor],
     elif kind["part"] == "mixer":
         y = x.new_empty(x.shape, dtype=mixer_type if autocast else x.dtype)
     else:
-        y = x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, mixer_type) if autocast else x.dtype)
+        width = torch.ops.cortado.part_width(part, x.shape[-1])
+        y = x.new_empty((*x.shape[:-1], width), dtype=torch.promote_types(x.dtype, mixer_type) if autocast else x.dtype)
     return [y, *_next_state(part, x, state, cu_seqlens)]
 
 

@@ -38,12 +38,13 @@ class Block(Part):
         """Computes the block.
 
         Args:
-            x: [B, T, dim]; with cu_seqlens [1, T, dim].
+            x: [B, T, dim]; with cu_seqlens [1, T, dim]. After layers that share values (RWKV-7) it has 2 dim channels: the last
+                dim are the values of the first such layer.
             state: State before x. None: none is made.
             cu_seqlens: Bounds of packed sequences, int64 [N + 1].
 
         Returns:
-            The block's output, shaped like x, and the state after it if one was given.
+            The block's output, shaped like x (2 dim channels, if it has added its values), and the state after it if one was given.
         """
         if self.gradient_checkpointing and self.training and state is None and self._gradient_checkpointing_func:
             return self._gradient_checkpointing_func(lambda y: self.run([y], None, cu_seqlens)[0], x), None
@@ -128,6 +129,7 @@ class LanguageModel(Part):
         for number, layer in enumerate(self.layers):
             x, left = layer(x, state[number + 1] if state else None, cu_seqlens)
             after.append(left)
+        x = x[..., : self.config["dim"]]  # behind them may be the values that layers share
         return x, typing.cast(ModelState, after) if state else None
 
     def normalized(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -1005,6 +1005,96 @@ class RWKV6(Mixer):
     ) -> None: ...
 
 
+class RWKV7(Mixer):
+    """rwkv7: delta rule. RWKV-7, Goose (Peng et al. 2025) eq. 3-17.
+
+        S_t = (diag(w_t) - (a_t kappa_t) kappa_t') S_{t-1} + k_t v_t', o_t = S_t' r_t
+
+    Forms: causal. State per layer, in numbers: H K V + D, K = V = d.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads per layer.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        decay_rank (int from 1 to 2^20): Rank of the map from x to the decays. Default: 32.
+        rate_rank (int from 1 to 2^20): Rank of the map from x to the rates at which channels are corrected.
+            Unless given, a multiple of 32 that grows with sqrt(dim). Default: 32.
+        value_rank (int from 0 to 2^20): Rank of the map that mixes a layer's values with those of the model's
+            first such layer. 0: each layer has its own values. Default: 32.
+        gate_rank (int from 1 to 2^20): Rank of the output gate's map. Unless given, a multiple of 32 that grows
+            with sqrt(dim). Default: set by the sizes: 32 for dim=64 and heads=4.
+        norm_eps (float from 0 to 1): Epsilon of the norm over each head's output. Default: 0.00064.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.RWKV7(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        decay_rank: int = 32,
+        rate_rank: int = 32,
+        value_rank: int = 32,
+        gate_rank: int | None = None,
+        norm_eps: float = 0.00064,
+    ) -> None: ...
+
+
+class Rwkv7ChannelMix(Mixer):
+    """rwkv7_channel_mix: recurrence. RWKV-7, Goose (Peng et al. 2025), channel mixing.
+
+        o_t = W_v relu(k_t)^2, with k of x_t mixed with x_{t-1}
+
+    Forms: causal. State per layer, in numbers: D.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads per layer. A mechanism without heads ignores it.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        hidden (int from 1 to 2^20): Channels of the hidden layer. Unless given, 4 dim. Default: set by the sizes:
+            256 for dim=64 and heads=4.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.Rwkv7ChannelMix(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        hidden: int | None = None,
+    ) -> None: ...
+
+
 class DeltaNet(Mixer):
     """delta_net: delta rule. DeltaNet (Schlag et al. 2021; Yang et al. 2024).
 

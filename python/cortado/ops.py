@@ -30,7 +30,7 @@ from cortado._typed import typed
 _library.library()
 _ops = torch.ops.cortado
 
-__all__ = ["abc", "blurry_window", "delta_scan", "elementwise_scan", "gated_scan", "gated_slot", "latte", "lolcats", "macchiato",
+__all__ = ["abc", "blurry_window", "delta_scan", "dplr_scan", "elementwise_scan", "gated_scan", "gated_slot", "latte", "lolcats", "macchiato",
            "normalized_linear", "short_conv", "slot_scan", "window_attention"]
 
 
@@ -132,6 +132,39 @@ def delta_scan(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None =
     """
     return _ops.delta_scan(q, k, v, beta, g, scale=scale, initial_state=initial_state,
                            cu_seqlens=cu_seqlens)
+
+
+@typed
+def dplr_scan(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, g: Tensor, *, scale: float | None = None,
+              initial_state: Tensor | None = None, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """A state whose transition is diagonal plus low rank: what is read by a is written again by b (RWKV-7).
+
+        S_t = diag(exp g_t) S_{t-1} + b_t (x) S_{t-1}^T a_t + k_t (x) v_t        o_t = scale S_t^T q_t
+                                                                                 (Peng et al., 2025, eq. 16)
+
+    Args:
+        q: Queries [B, T, H, K].
+        k: Keys [B, T, H, K].
+        v: Values [B, T, H, V].
+        a: Keys by which the state is read before it decays [B, T, H, K].
+        b: Keys by which what was read is written [B, T, H, K]. RWKV-7 has |a| = 1 and b = -a r with r from 0 to 1.
+        g: Natural logarithms of the decays, <= 0 [B, T, H, K].
+        scale: Factor of the output. None: K^-0.5.
+        initial_state: State before the first token [B|N, Hs, K, V]. None: zero.
+        cu_seqlens: Bounds of packed sequences [N+1].
+
+    Returns:
+        o [B, T, H, V], and the last state [B|N, Hs, K, V].
+
+    Raises:
+        RuntimeError: Shapes, types or values do not fit.
+
+    Example:
+        >>> q, k, v, a = (torch.randn(2, 100, 4, 32) for _ in range(4))
+        >>> a = torch.nn.functional.normalize(a, dim=-1)
+        >>> o, state = cortado.ops.dplr_scan(q, k, v, -a, a * torch.rand(2, 100, 4, 32), -torch.rand(2, 100, 4, 32))
+    """
+    return _ops.dplr_scan(q, k, v, a, b, g, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
 
 
 @typed

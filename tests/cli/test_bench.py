@@ -36,7 +36,7 @@ def test_every_operator_is_measured(cortado, mechanisms):
         cases.setdefault(row["case"], []).append(row["pass"])
         assert row["seconds"] > 0 and row["tokens_per_second"] == pytest.approx(row["tokens"] / row["seconds"])
     assert {name.split("/")[0] for name in cases} == {
-        *("gated_scan", "slot_scan", "delta_scan", "window_attention", "elementwise_scan", "short_conv"),
+        *("gated_scan", "slot_scan", "delta_scan", "dplr_scan", "window_attention", "elementwise_scan", "short_conv"),
         *("latte", "blurry_window", "gated_slot", "abc", "normalized_linear"),
         *({"macchiato", "lolcats"} & mechanisms),
     }

@@ -1,4 +1,4 @@
-"""rwkv4 against transformers' RWKV; rwkv6 against fla-core's naive recurrence and the paper's equations around it."""
+"""rwkv4 against transformers' RWKV; rwkv6 and rwkv7 against fla-core's naive recurrences and the papers' equations around them."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from transformers.models.rwkv.configuration_rwkv import RwkvConfig
 from transformers.models.rwkv.modeling_rwkv import RwkvSelfAttention, rwkv_linear_attention_cpu
 
 naive_recurrent_rwkv6 = naive("rwkv6.recurrent_naive").naive_recurrent_rwkv6
+dplr = naive("generalized_delta_rule.dplr.naive")
 TOLERANCE = 2e-5  # both packages compute in float32
 
 
@@ -145,3 +146,70 @@ def test_rwkv6_layer(mixer, close, same_gradients):
     leaves = [x, *p.values()]
     same_gradients(ours(x), theirs, leaves, leaves, TOLERANCE * 10)
     close(torch.cat([ours.resume(x[:, :33]), ours.resume(x[:, 33:34]), ours.resume(x[:, 34:])], 1), theirs, TOLERANCE)
+
+
+def theirs_by(recurrence, r, k, v, a, b, g, start, scale):
+    """The naive functions have heads first, always scale by K^-1/2 and compute in float32."""
+    x = [y.transpose(1, 2) for y in (r * (scale * r.shape[-1] ** 0.5), k, v, a, b, g)]
+    o, last = recurrence(*x, initial_state=start)
+    return o.transpose(1, 2), last
+
+
+@pytest.mark.parametrize("strength", [0.01, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 4, 4), (2, 37, 3, 8, 5), (1, 128, 2, 16, 16)])
+def test_rwkv7_operator(ops, close, same_gradients, shape, strength):
+    torch.manual_seed(7)
+    b, t, h, k, v = shape
+    r, key, value = (torch.randn(b, t, h, n, requires_grad=True) for n in (k, k, v))
+    unit = F.normalize(torch.randn(b, t, h, k), dim=-1)
+    a, write = (-unit).requires_grad_(), (unit * torch.rand(b, t, h, k)).requires_grad_()
+    g = (-torch.rand(b, t, h, k) * strength).requires_grad_()
+    start = torch.randn(b, h, k, v, requires_grad=True)
+    ours, our_state = ops.dplr_scan(r, key, value, a, write, g, scale=1.0, initial_state=start)
+    leaves = [r, key, value, a, write, g, start]
+    for recurrence in [dplr.dplr_recurrence] + ([dplr.dplr_chunkwise] if t % 32 == 0 else []):
+        theirs, their_state = theirs_by(recurrence, *leaves, scale=1.0)
+        close(ours, theirs, TOLERANCE)
+        close(our_state, their_state, TOLERANCE)
+        joined = [torch.cat([o.flatten(), s.flatten()]) for o, s in ((ours, our_state), (theirs, their_state))]
+        got = torch.autograd.grad(joined[0].sum(), leaves, retain_graph=True)
+        for number, (mine, other) in enumerate(zip(got, torch.autograd.grad(joined[1].sum(), leaves))):
+            close(mine, other, TOLERANCE * 5, f"gradient {number}")
+
+
+def test_rwkv7_layer(mixer, close, same_gradients):
+    torch.manual_seed(8)
+    heads, length = 4, 70
+    ours = mixer("rwkv7", 24, heads, decay_rank=3, rate_rank=5, gate_rank=4, float64=False)
+    p = ours.parameters
+    with torch.no_grad():  # the low-rank maps start at 0, which would hide them
+        for value in p.values():
+            value += torch.randn_like(value) * 0.2
+    x = torch.randn(2, length, 24, requires_grad=True)
+    delta = F.pad(x, (0, 0, 1, 0))[:, :-1] - x
+    r, w, k, v, a, g = (x + delta * p[f"mix_{which}"] for which in "rwkvag")
+    w = -0.6065306597126334 * torch.sigmoid(p["decay"] + torch.tanh(w @ p["decay_down"].T) @ p["decay_up"].T)
+    a = torch.sigmoid(p["rate"] + a @ p["rate_down"].T @ p["rate_up"].T)
+    g = torch.sigmoid(g @ p["gate_down"].T) @ p["gate_up"].T
+    r, k, v = (y @ p[f"{n}.weight"].T for n, y in zip("rkv", (r, k, v)))
+    kk = F.normalize((k * p["removal_scale"]).unflatten(2, (heads, -1)), dim=-1)
+    k = k * (1 + (a - 1) * p["key_rate"])
+    r, k, v, w, a = (y.unflatten(2, (heads, -1)) for y in (r, k, v, w, a))
+    o, _ = theirs_by(dplr.dplr_recurrence, r, k, v, -kk, kk * a, w, None, scale=1.0)
+    o = F.group_norm(o.reshape(2 * length, 24), heads, p["norm_weight"], p["norm_bias"], 64e-5).view(2, length, 24)
+    theirs = ((o + ((r * k * p["bonus"]).sum(-1, keepdim=True) * v).flatten(2)) * g) @ p["o.weight"].T
+    close(ours(x), theirs, TOLERANCE)
+    leaves = [x, *p.values()]
+    same_gradients(ours(x), theirs, leaves, leaves, TOLERANCE * 10)
+    close(torch.cat([ours.resume(x[:, :33]), ours.resume(x[:, 33:34]), ours.resume(x[:, 34:])], 1), theirs, TOLERANCE)
+
+
+def test_rwkv7_channel_mix(mixer, close, same_gradients):
+    torch.manual_seed(9)
+    ours = mixer("rwkv7_channel_mix", 24, 1, hidden=40, float64=False)
+    p, x = ours.parameters, torch.randn(2, 30, 24, requires_grad=True)
+    mixed = x + (F.pad(x, (0, 0, 1, 0))[:, :-1] - x) * p["mix_k"]
+    theirs = F.relu(mixed @ p["k.weight"].T).square() @ p["v.weight"].T
+    close(ours(x), theirs, TOLERANCE)
+    leaves = [x, *p.values()]
+    same_gradients(ours(x), theirs, leaves, leaves, TOLERANCE * 10)

@@ -1,4 +1,4 @@
-"""Shared by the tests of gated_scan, delta_scan and slot_scan: ways to call them, inputs, and the formulas in numpy."""
+"""Shared by the tests of gated_scan, delta_scan, dplr_scan and slot_scan: ways to call them, inputs, and the formulas in numpy."""
 
 import dataclasses
 import functools
@@ -143,6 +143,37 @@ def delta_formula(inputs):
     return np.stack(o, 1) * K**-0.5, state(tokens - 1)
 
 
+def make_dplr(normal, tokens):
+    unit = torch.nn.functional.normalize(normal(B, tokens, H, K), dim=-1)
+    return {
+        "q": normal(B, tokens, H, K),
+        "k": normal(B, tokens, H, K),
+        "v": normal(B, tokens, H, V),
+        "a": -unit,
+        "b": unit * normal(B, tokens, H, K).sigmoid(),
+        "g": -normal(B, tokens, H, K).abs(),
+    }
+
+
+def dplr_formula(inputs):
+    """As delta_formula(), with other matrices."""
+    x = as_arrays(inputs)
+    k, v = x["k"], x["v"]
+    start = start_of(x, k.shape[0])
+    change = np.eye(K) * np.exp(x["g"])[..., None] + x["b"][..., :, None] * x["a"][..., None, :]
+    write = k[..., :, None] * v[..., None, :]
+
+    def state(t):
+        product, total = np.eye(K), 0.0
+        for s in range(t, -1, -1):
+            total = total + product @ write[:, s]
+            product = product @ change[:, s]
+        return total + product @ start
+
+    o = [np.einsum("bhkv,bhk->bhv", state(t), x["q"][:, t]) for t in range(k.shape[1])]
+    return np.stack(o, 1) * K**-0.5, state(k.shape[1] - 1)
+
+
 def make_slot(normal, tokens, read, shared):
     slots = (tokens, K) if shared else (B, tokens, H, K)
     inputs = {
@@ -199,6 +230,7 @@ READS = [(read, shared) for read in ("slot", "channel") for shared in (False, Tr
 
 CASES = [gated_case(f"{name}, {variant}", shape, *how) for name, shape in GATES.items() for variant, how in VARIANTS.items()]
 CASES += [delta_case(name, shape) for name, shape in GATES.items()]
+CASES += [Case("dplr_scan", "channel", ("q", "k", "v", "a", "b", "g"), make_dplr, dplr_formula, {})]
 CASES += [slot_case(f"{read}{', shared' if shared else ''}", read, shared) for read, shared in READS]
 # Further combinations, for the cheapest of the tests.
 MORE_CASES = [gated_case(f"{name}, {variant}", shape, *how) for name, shape in GATES.items() for variant, how in REVERSED.items()]

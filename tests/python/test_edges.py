@@ -14,6 +14,7 @@ def shapes(b=B, t=T, h=H, k=K, v=V):
         "gated_scan": ([key, key, value], {}),
         "slot_scan": ([key, key, value, key], {}),
         "delta_scan": ([key, key, value, (b, t, h)], {}),
+        "dplr_scan": ([key, key, value, key, key, key], {}),
         "window_attention": ([key, key, value], {"window": 3}),
         "elementwise_scan": ([(b, t, k), (b, t, k)], {}),
         "short_conv": ([(b, t, k), (k, 3)], {}),

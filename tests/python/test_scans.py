@@ -1,4 +1,4 @@
-"""gated_scan, delta_scan and slot_scan against independent formulas in numpy, and as citizens of PyTorch."""
+"""gated_scan, delta_scan, dplr_scan and slot_scan against independent formulas in numpy, and as citizens of PyTorch."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 
 ops = torch.ops.cortado
 every_case = pytest.mark.parametrize("case", scans.CASES, ids=str)
-each_scan = pytest.mark.parametrize("case", scans.named("gated_scan, channel, key", "delta_scan, channel", "slot_scan, slot"), ids=str)
+each_scan = pytest.mark.parametrize("case", scans.named("gated_scan, channel, key", "delta_scan, channel", "dplr_scan, channel", "slot_scan, slot"), ids=str)
 
 
 def leaves_of(inputs):
@@ -77,7 +77,7 @@ COMPILED = [f"{scan}, {gate}" for scan in ("gated_scan", "delta_scan") for gate 
 COMPILED = [name + (", key" if name.startswith("gated") else "") for name in COMPILED]
 
 
-@pytest.mark.parametrize("case", scans.named(*COMPILED, "slot_scan, slot, shared"), ids=str)
+@pytest.mark.parametrize("case", scans.named(*COMPILED, "dplr_scan, channel", "slot_scan, slot, shared"), ids=str)
 def test_compiles_as_one_graph(case):
     torch.compiler.reset()  # the cases share code, so they would count as its recompilations
     operator, by_position, options = case.operator, len(case.arguments), case.options

@@ -6,6 +6,7 @@ import typing
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import cortado.models
 import cortado.nn
@@ -15,7 +16,7 @@ from cortado.models import load
 TEXT = "The king shall live, and all his men with him. " * 3
 MIXERS = [
     {"mixer": "macchiato", "latents": 8, "window": 9}, {"mixer": "softmax"}, {"mixer": "mamba2"},
-    {"mixer": "lolcats", "window": 8}, {"mixer": "rwkv4"},
+    {"mixer": "lolcats", "window": 8}, {"mixer": "rwkv4"}, {"mixer": "rwkv7"},
 ]  # fmt: skip
 
 
@@ -214,6 +215,25 @@ def test_another_memory_on_the_same_weights(trained):
     near, far = exact(tokens)[0], window(tokens)[0]
     torch.testing.assert_close(near[:, :4], far[:, :4], rtol=1e-4, atol=1e-4)
     assert (near - far)[:, 20:].abs().max() > 1e-4
+
+
+def test_layers_that_share_values(trained):
+    """RWKV-7's first layer hands its values to the later ones, also under torch.compile and when blocks are computed again."""
+    model = load(trained(mixer={"mixer": "rwkv7"}))
+    tokens = torch.tensor([model.tokenizer.encode(TEXT)])
+    loss = model.train().loss(tokens[:, :-1], tokens[:, 1:])
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    first = dict(zip((name for name, _ in model.named_parameters()), expected))
+    assert first["layers.0.mixer.v.weight"].abs().max() > 0 and first["layers.1.mixer.value"].abs().max() > 0
+    with torch.no_grad():
+        compiled = torch.compile(model.eval(), fullgraph=True)(tokens)[0]
+        torch.testing.assert_close(compiled, model(tokens)[0], rtol=1e-4, atol=1e-4)
+    for block in model.train().layers:
+        block.gradient_checkpointing = True
+        block._gradient_checkpointing_func = lambda f, x: torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False)
+    again = torch.autograd.grad(model.loss(tokens[:, :-1], tokens[:, 1:]), list(model.parameters()))
+    for a, b in zip(again, expected, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_compiled_copied_and_packed(run):

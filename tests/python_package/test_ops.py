@@ -8,7 +8,7 @@ import torch
 import cortado.ops
 
 # Operators of models and tests, which users call through cortado.nn and cortado.models.
-OTHERS = {"asked_settings", "config", "inner", "mechanisms", "part", "part_calling", "part_places", "part_zero_state", "save_weights"}
+OTHERS = {"asked_settings", "config", "inner", "mechanisms", "part", "part_calling", "part_places", "part_width", "part_zero_state", "save_weights"}
 
 
 def schemas():

@@ -90,6 +90,7 @@ std::vector<LayerReading> read_layers(const Reading& reading) {
   const int64_t last =
       reading.layers.empty() ? count - 1 : *std::max_element(reading.layers.begin(), reading.layers.end());
   const at::NoGradGuard no_grad;
+  at::Tensor first_values;
   reading.model.walk(reading.tokens, [&](int64_t layer, const at::Tensor& x) {
     Mixer& mixer = *reading.model.mixers()[size_t(layer)];
     const auto& wanted = reading.layers;
@@ -97,7 +98,8 @@ std::vector<LayerReading> read_layers(const Reading& reading) {
       const Json& settings = config.layers[size_t(layer)];
       found.push_back({layer, mixer, x.detach(), settings.value("heads", config.heads)});
     }
-    return layer < last ? mixer.forward(x, Batch{}, nullptr) : at::Tensor();
+    return layer < last ? mixer.forward(x, Batch{.cu_seqlens = {}, .first_values = &first_values}, nullptr)
+                        : at::Tensor();
   });
   return found;
 }

@@ -7,6 +7,7 @@
 #include "cortado/base/words.h"
 #include "cortado/mechanisms/registry.h"
 #include "cortado/primitives/delta_scan/op.h"
+#include "cortado/primitives/dplr_scan/op.h"
 #include "cortado/primitives/elementwise_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
 #include "cortado/primitives/short_conv/op.h"
@@ -82,6 +83,22 @@ OperatorCase delta_case(const std::string& gate) {
   return c;
 }
 
+OperatorCase dplr_case() {
+  OperatorCase c{.name = "dplr_scan", .operation = "dplr_scan", .note = "a decay per channel, plus low rank"};
+  c.inputs = [](const OperatorSizes& s) {
+    const Tensor a = unit(heads_of(s, s.size)), rate = at::rand({1, s.tokens, s.heads, s.size});
+    return join(qkv(s), {-a, a * rate, gates({1, s.tokens, s.heads, s.size})});
+  };
+  c.call = [](const Tensors& in, const Tensors& carried) {
+    return results(dplr_scan(in[0], in[1], in[2], in[3], in[4], in[5], {}, part(carried, 0)));
+  };
+  c.reference = [](const Tensors& in) {
+    return results(dplr_scan_reference(in[0], in[1], in[2], in[3], in[4], in[5]));
+  };
+  c.work = scan_work("channel", 8);
+  return c;
+}
+
 // A step is one query over the keys of a full window.
 OperatorCase window_case(int64_t window) {
   const std::string size = window ? std::to_string(window) : "full";
@@ -142,6 +159,7 @@ std::vector<OperatorCase> make_cases() {
                                      delta_case("head"),
                                      delta_case("channel"),
                                      delta_case("none"),
+                                     dplr_case(),
                                      window_case(kCaseWindow),
                                      window_case(0),
                                      elementwise_case(),

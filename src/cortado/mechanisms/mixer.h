@@ -108,6 +108,9 @@ class Mixer : public Module {
   virtual std::vector<std::string> memories() const { return {}; }
   virtual HeldPairs held(const Tensor& /*x*/) const { return {}; }
 
+  // Whether it hands its values to later layers of a pass, or gets the first ones (Batch::first_values).
+  virtual bool shares_values() const { return false; }
+
   // Whether and how parts of a sequence in several processes are composed; see Joining.
   virtual Joining joining() const { return {}; }
 

@@ -12,9 +12,9 @@ namespace cortado {
 
 // Mechanisms without a header.
 extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
-    kRwkv4, kRwkv4ChannelMix, kRwkv6, kDeltaNet, kGatedDeltaNet, kKda, kAbc, kGatedSlotAttention, kBlurryWindow,
-    kLolcats, kLola, kExactChunked, kLongformer, kParallelHybrid, kGriffin, kGatedShortConv, kH3, kS5, kMega, kLuna,
-    kLinformer, kPerceiver, kMla;
+    kRwkv4, kRwkv4ChannelMix, kRwkv6, kRwkv7, kRwkv7ChannelMix, kDeltaNet, kGatedDeltaNet, kKda, kAbc,
+    kGatedSlotAttention, kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kParallelHybrid, kGriffin,
+    kGatedShortConv, kH3, kS5, kMega, kLuna, kLinformer, kPerceiver, kMla;
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {
@@ -35,6 +35,8 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kRwkv4,               //
       &kRwkv4ChannelMix,     //
       &kRwkv6,               //
+      &kRwkv7,               //
+      &kRwkv7ChannelMix,     //
       &kDeltaNet,            //
       &kGatedDeltaNet,       //
       &kKda,                 //

@@ -254,7 +254,10 @@ Tensor Backbone::run_block(int64_t layer, const Tensor& x, const Batch& batch, M
 }
 
 Tensor Backbone::run_blocks(Tensor x, const Batch& batch, ModelState* state) const {
-  for (int64_t i = 0; i < static_cast<int64_t>(blocks_.size()); ++i) x = run_block(i, x, batch, state);
+  Tensor first_values;
+  Batch pass = batch;
+  pass.first_values = &first_values;
+  for (int64_t i = 0; i < static_cast<int64_t>(blocks_.size()); ++i) x = run_block(i, x, pass, state);
   return norm_->forward(x);
 }
 
@@ -268,7 +271,7 @@ Backbone::Pass::Pass(const Backbone& model, const Tensor& inputs, ModelState& st
     : model_(model), state_(state), x_(model.embed(inputs, {}, &state)), lengths_(Batch{}.lengths(inputs)) {}
 
 void Backbone::Pass::advance() {
-  x_ = model_.run_block(layer_++, x_, {}, &state_);
+  x_ = model_.run_block(layer_++, x_, {.cu_seqlens = {}, .first_values = &first_values_}, &state_);
   if (layers_left() > 0) return;
   x_ = model_.norm_->forward(x_);
   state_.position = state_.position + std::exchange(lengths_, {});

@@ -100,12 +100,14 @@ class Backbone : public Module {
    private:
     const Backbone& model_;
     ModelState& state_;
-    Tensor x_, lengths_;  // lengths_: of the rows, int64 [B]
+    Tensor x_, lengths_;   // lengths_: of the rows, int64 [B]
+    Tensor first_values_;  // Batch::first_values
     int64_t layer_ = 0;
   };
 
   // Runs whole sequences through the layers with `mix` in the mixers' places: mix(i, x) gets layer i's normed x [B, T,
-  // D] and returns what replaces the mixer's output. If it returns an undefined tensor, walk() ends.
+  // D] and returns what replaces the mixer's output. If it returns an undefined tensor, walk() ends. Layers that share
+  // values (Batch::first_values) share those that `mix` gives them.
   void walk(const Tensor& tokens, const std::function<Tensor(int64_t layer, const Tensor& x)>& mix) const;
 
   // Applies the final norm.

@@ -37,6 +37,9 @@ const std::vector<Stack> kStacks = {
          {"mixer": {"mixer": "rwkv6", "mix_rank": 2, "decay_rank": 3}}, {"mixer": {"mixer": "linear"}}])"},
     {"mamba2_rwkv4_rwkv6", R"([{"mixer": {"mixer": "mamba2", "state": 4}}, {"mixer": {"mixer": "rwkv4"}},
                                {"mixer": {"mixer": "rwkv6", "mix_rank": 2, "decay_rank": 3}}])"},
+    // Layers that share the first one's values, with others in between.
+    {"rwkv7", R"([{"mixer": {"mixer": "linear"}}, {"mixer": {"mixer": "rwkv7", "decay_rank": 2, "value_rank": 3}},
+                  {"mixer": {"mixer": "rwkv7_channel_mix", "hidden": 10}}])"},
     {"retention_lightning_latte", R"([{"mixer": {"mixer": "retention", "conv": 3}}, {"mixer": {"mixer": "lightning"}},
                                       {"mixer": {"mixer": "latte", "latents": 4}}])"},
 };

@@ -131,6 +131,9 @@ void call_primitives() {
     call_and_go_on("gated_scan", with(qkv(type), {{"g", leaf({2, 5, 2, 4}, type)}}));
     call_and_go_on("_gated_scores", with(qkv(type), {{"g", leaf({2, 5, 2}, type)}}));
     call_and_go_on("delta_scan", with(qkv(type), {{"beta", leaf({2, 5, 2}, type)}}));
+    call_and_go_on("dplr_scan", with(qkv(type), {{"a", leaf({2, 5, 2, 4}, type)},
+                                                 {"b", leaf({2, 5, 2, 4}, type)},
+                                                 {"g", leaf({2, 5, 1, 4}, type)}}));
     call_and_go_on("window_attention", with(qkv(type), {{"window", 2},
                                                         {"extra_k", leaf({2, 4, 2, 4}, type)},
                                                         {"extra_v", leaf({2, 4, 2, 3}, type)},
@@ -230,6 +233,7 @@ void call_parts() {
       call("part_backward", with(given, {{"gradients", gradients}}));
       call("part_calling", with(given, {{"called", std::vector<std::string>()}, {"caller", 0}}));
     }
+    call("part_width", {{"part", text.dump()}, {"width", 24}});
     if (text["part"] != "embedding") continue;
     call("part_places", {{"part", text.dump()}, {"now", std::vector<int64_t>{1}}, {"tokens", 3}});
   }

@@ -75,13 +75,22 @@ class BlockPart : public Part {
     draws_ = config.dropout > 0;
     width_ = config.dim;
   }
-  void check(const std::vector<Tensor>& inputs) const override { check_numbers(inputs[0], width_); }
+  void check(const std::vector<Tensor>& inputs) const override {
+    const Tensor& x = inputs[0];
+    check_numbers(x, x.dim() == 3 && x.size(2) == 2 * width_ ? 2 * width_ : width_);
+  }
   const torch::nn::Module& module() const override { return *block_; }
   StateLayout state_layout() const override { return block_->mixer()->state_layout(); }
   std::string state_name() const override { return block_->mixer()->name(); }
   Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) override {
-    return block_->forward(inputs[0], batch, state);
+    const Tensor& x = inputs[0];
+    Tensor values = x.size(2) > width_ ? x.narrow(2, width_, width_) : Tensor();
+    Batch pass = batch;
+    pass.first_values = &values;
+    const Tensor y = block_->forward(x.narrow(2, 0, width_), pass, state);
+    return values.defined() ? at::cat({y, values}, 2) : y;
   }
+  int64_t width_after(int64_t width) const override { return block_->mixer()->shares_values() ? 2 * width_ : width; }
   bool draws() const override { return draws_; }
 
  private:
@@ -391,6 +400,14 @@ std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const
   std::vector<Tensor> all;
   for (const auto& [name, tensor] : zero.tensors()) all.push_back(tensor);
   return all;
+}
+
+int64_t part_width(const std::string& part, int64_t width) {
+  const Untraced untraced;
+  auto shell = Shells::take(part);
+  const int64_t after = shell->part->width_after(width);
+  Shells::give_back(part, std::move(shell));
+  return after;
 }
 
 std::vector<int64_t> part_places(const std::string& part, const std::vector<int64_t>& now, int64_t tokens) {

@@ -16,7 +16,8 @@ namespace cortado {
 //
 //   {"part": "mixer", "settings": {"mixer": "latte", ...}, "dim": 64, "heads": 4, "layer": 0, "layers": 1,
 //    "causal": true, "rotary": false, "rope_theta": 10000, "rope_scaling": {}}          x [B,T,D] -> [B,T,D]
-//   {"part": "block", "config": {...}, "layer": 0}                                      x [B,T,D] -> [B,T,D]
+//   {"part": "block", "config": {...}, "layer": 0}     x [B,T,D] -> [B,T,D], or behind these channels D more, the values
+//                                                      that layers share (Batch::first_values): in x, and in the result
 //   {"part": "embedding", "config": {...}}   tokens [B,T] -> [B,T,D], positions added; its state is the position
 //   {"part": "norm", "config": {...}}        x [B,T,D] -> [B,T,D], the final norm
 //   {"part": "logits", "config": {...}}      x [B,T,D] -> [B,T,V], after the final norm
@@ -36,6 +37,8 @@ class Part {
   virtual Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) = 0;
   // Throws InputError if the inputs do not have the shapes and types described above.
   virtual void check(const std::vector<Tensor>& inputs) const = 0;
+  // Channels of the result, if x has `width`.
+  virtual int64_t width_after(int64_t width) const { return width; }
   // Whether it draws random numbers in training.
   virtual bool draws() const { return false; }
   size_t inputs = 1;
@@ -66,5 +69,8 @@ std::vector<Tensor> part_zero_state(const std::string& part, int64_t rows, const
 // For each of the state's tensors: its number of entries after `tokens` more tokens, given `now`
 // (StateLayout::places_after).
 std::vector<int64_t> part_places(const std::string& part, const std::vector<int64_t>& now, int64_t tokens);
+
+// Part::width_after of a part.
+int64_t part_width(const std::string& part, int64_t width);
 
 }  // namespace cortado

@@ -249,6 +249,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
   m.def("config(str config) -> str", full_config);
   m.def("part_zero_state(str part, int rows, Tensor like) -> Tensor[]", part_zero_state);
   m.def("part_places(str part, int[] now, int tokens) -> int[]", part_places);
+  m.def("part_width(str part, int width) -> int", part_width);
   m.def("save_weights(str config, str[] names, Tensor[] weights, str path) -> ()", save_weights_as);
   const std::string call =
       "(str part, str autocast, bool training, Tensor[] weights, Tensor[] inputs, Tensor[] state, Tensor? cu_seqlens";

@@ -7,6 +7,7 @@
 #include "cortado/nn/weights.h"
 #include "cortado/testing/compare.h"
 #include "cortado/testing/errors.h"
+#include "cortado/testing/examples.h"
 #include "cortado/testing/models.h"
 
 namespace cortado {
@@ -37,7 +38,8 @@ TEST(Part, BlocksOfEveryMechanismAreTheModelsOwn) {
       weights.push_back(weight.detach().clone().set_requires_grad(weight.requires_grad()));
     }
     const Tensor expected = model->named_modules()["layers.1"]->as<Block>()->forward(x, {}, nullptr);
-    const Tensor y = run_part({block_text(model->config(), 1), "", false, weights, {x}, {}, {}})[0];
+    const Tensor all = run_part({block_text(model->config(), 1), "", false, weights, {x}, {}, {}})[0];
+    const Tensor y = all.narrow(2, 0, 24);  // behind them may be values that layers share
     EXPECT_TRUE(at::equal(y, expected));
     const Tensor seed = at::randn_like(y);
     const auto trained = [](const std::vector<Tensor>& all) {
@@ -57,6 +59,26 @@ TEST(Part, BlocksOfEveryMechanismAreTheModelsOwn) {
       }
     }
   }
+}
+
+// A block's result has the shared values behind its own channels, and the next block takes them from there.
+TEST(Part, BlocksHandOnTheValuesThatTheyShare) {
+  CORTADO_NEEDS("rwkv7");
+  const at::NoGradGuard no_grad;
+  const auto model = testing::byte_model(R"({"mixer": "rwkv7"})");
+  const Tensor x = at::randn({2, 11, 24});
+  Tensor values, expected = x, alone = x, y = x;
+  const Batch pass{.cu_seqlens = {}, .first_values = &values};
+  for (const int64_t layer : {0, 1}) {
+    const auto module = model->named_modules()[concat("layers.", layer)];
+    expected = module->as<Block>()->forward(expected, pass, nullptr);
+    alone = module->as<Block>()->forward(alone, {}, nullptr);
+    const std::string text = block_text(model->config(), layer);
+    EXPECT_EQ(part_width(text, y.size(2)), 48);
+    y = run_part({text, "", false, weights_of(*module), {y}, {}, {}})[0];
+  }
+  EXPECT_TRUE(at::equal(y, at::cat({expected, values}, 2)));
+  EXPECT_GT(testing::relative_error(alone, expected), 1e-3);
 }
 
 // A given state is not changed, and can be continued from twice.

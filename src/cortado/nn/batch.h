@@ -20,6 +20,10 @@ struct Batch {
   int64_t shortest = 0;
   // Likewise, for a mixer whose states compose (Mixer::joining): gives access to what other processes know.
   const SequenceParts* parts = nullptr;
+  // For layers that mix their values with those of the first such layer of the same pass (Mixer::shares_values): that
+  // layer writes its values here, [B, T, D], and the later ones read them. The model has one such tensor per pass. Null:
+  // the mixer runs alone.
+  Tensor* first_values = nullptr;
 
   // Rows of a state for a call on x: N for packed sequences, else B.
   int64_t rows(const Tensor& x) const { return cu_seqlens ? cu_seqlens->size(0) - 1 : x.size(0); }

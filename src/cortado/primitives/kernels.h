@@ -16,6 +16,7 @@ inline constexpr Primitive kPrimitives[] = {
     {"gated_scan", "cortado::gated_scan", "Highway"},
     {"slot_scan", "cortado::slot_scan", "Highway", "gated_scan"},
     {"delta_scan", "cortado::delta_scan", "Highway"},
+    {"dplr_scan", "cortado::dplr_scan", "Highway"},
     {"window_attention", "cortado::_window_attention", "Highway"},
     {"elementwise_scan", "cortado::elementwise_scan", "Highway"},
     {"running_max", "cortado::_running_max", ""},  // beside elementwise_scan: the maxima for softmaxes over time

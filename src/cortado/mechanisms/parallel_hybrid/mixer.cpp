@@ -36,6 +36,10 @@ class ParallelHybridMixer : public Mixer {
   }
 
   // Its state composes if both do.
+  bool shares_values() const override {
+    return branches_[0].mixer->shares_values() || branches_[1].mixer->shares_values();
+  }
+
   Joining joining() const override {
     const Joining a = branches_[0].mixer->joining(), b = branches_[1].mixer->joining();
     if (a.least == 0 || b.least == 0) return {};

@@ -1,4 +1,5 @@
-// rwkv4_channel_mix: RWKV-4's feed-forward. It uses the previous token, so it has a state and is a layer's mixer.
+// rwkv4_channel_mix and rwkv7_channel_mix: the feed-forwards of RWKV-4 (and 5, 6) and of RWKV-7. They use the previous
+// token, so they have a state and are a layer's mixer.
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/rwkv/shift.h"
 #include "cortado/mechanisms/shared/heads.h"
@@ -44,6 +45,39 @@ class Rwkv4ChannelMixer : public Mixer {
   Tensor mix_k_, mix_r_;  // [D]
 };
 
+// State: "shift" [rows,1,D].
+class Rwkv7ChannelMixer : public Mixer {
+ public:
+  Rwkv7ChannelMixer(JsonReader& settings, const MixerContext& context) : Mixer("rwkv7_channel_mix"), dim_(context.dim) {
+    const int64_t hidden = settings.integer("hidden", 1, 1 << 20, 4 * dim_);
+    const Tensor place = at::arange(dim_, at::kFloat) / static_cast<double>(dim_);
+    register_parameter(mix_k_, "mix_k", 1 - place.pow(std::pow(Depth(context).rest, 4)), Role::kDynamics);
+    k_ = register_module("k", std::make_shared<Linear>(dim_, hidden));
+    v_ = register_module("v", make_output_linear(hidden, dim_));
+  }
+
+  Tensor reference(const Tensor& x) override { return output(x, previous_reference(x)); }
+
+  double flops_per_token(int64_t) const override { return weight_flops() + 3.0 * static_cast<double>(dim_); }
+
+  Joining joining() const override { return {1, 0}; }
+
+ private:
+  void declare(StateLayout& layout) const override { declare_shift(layout, dim_); }
+
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    return output(x, previous(x, batch, state));
+  }
+
+  Tensor output(const Tensor& x, const Tensor& before) const {
+    return v_->forward(k_->forward(x + mix_k_ * (before - x)).relu().square());
+  }
+
+  int64_t dim_;
+  std::shared_ptr<Linear> k_, v_;
+  Tensor mix_k_;  // [D]: the share of the previous token
+};
+
 }  // namespace
 
 extern const Mechanism kRwkv4ChannelMix = {
@@ -54,6 +88,16 @@ extern const Mechanism kRwkv4ChannelMix = {
     .state = "D",
     .primitives = {"short_conv"},
     .make = construct<Rwkv4ChannelMixer>,
+};
+
+extern const Mechanism kRwkv7ChannelMix = {
+    .name = "rwkv7_channel_mix",
+    .family = "recurrence",
+    .paper = "RWKV-7, Goose (Peng et al. 2025), channel mixing",
+    .equation = "o_t = W_v relu(k_t)^2, with k of x_t mixed with x_{t-1}",
+    .state = "D",
+    .primitives = {"short_conv"},
+    .make = construct<Rwkv7ChannelMixer>,
 };
 
 }  // namespace cortado

@@ -4,6 +4,7 @@
 #include "cortado/nn/autocast.h"
 #include "cortado/nn/composition.h"
 #include "cortado/primitives/delta_scan/op.h"
+#include "cortado/primitives/dplr_scan/op.h"
 #include "cortado/primitives/gated_scan/op.h"
 
 namespace cortado {
@@ -22,6 +23,20 @@ Composition compose(Tensors timed, const OptionalTensor& g, Decay kind, std::fun
   Tensors fixed;
   if (g) (g->dim() >= 3 ? timed : fixed).push_back(*g);
   return compose(timed, fixed, kind, std::move(f));
+}
+
+// How a part of a scan maps the state S to M S + own; in[1] are its values. M is what the scan makes of the identity if
+// all values are zero. scan(in, values, state) returns the last state.
+template <typename Scan>
+std::function<Composition(const Tensors&)> by_identity(const Tensor& start, const Scan& scan) {
+  const int64_t values = start.size(3), keys = start.size(2);
+  const Tensor identity = at::eye(keys, start.options()).expand({start.size(0), start.size(1), -1, -1});
+  const Tensor both = at::cat({at::zeros_like(start), identity}, 3);
+  return [=](const Tensors& in) -> Composition {
+    const Tensor nothing = at::zeros({in[1].size(0), in[1].size(1), in[1].size(2), keys}, in[1].options());
+    const Tensor last = scan(in, at::cat({in[1], nothing}, 3), both);
+    return {last.narrow(3, values, keys), last.narrow(3, 0, values)};
+  };
 }
 
 }  // namespace
@@ -45,16 +60,19 @@ Tensor state_before_part(const Tensor& k, const Tensor& v, const OptionalTensor&
 
 Tensor delta_state_before_part(const Tensor& k, const Tensor& v, const Tensor& beta, const OptionalTensor& g,
                                const Tensor& start, const SequenceParts& parts) {
-  const int64_t values = start.size(3), keys = start.size(2);
-  const Tensor identity = at::eye(keys, start.options()).expand({start.size(0), start.size(1), -1, -1});
-  const Tensor both = at::cat({at::zeros_like(start), identity}, 3);
-  const auto made = [=](const Tensors& in) -> Composition {
-    const Tensor nothing = at::zeros({in[1].size(0), in[1].size(1), in[1].size(2), keys}, in[1].options());
+  const auto scan = [](const Tensors& in, const Tensor& values, const Tensor& both) {
     const OptionalTensor gates = in.size() > 3 ? OptionalTensor(in[3]) : std::nullopt;
-    const auto last = std::get<1>(delta_scan(in[0], in[0], at::cat({in[1], nothing}, 3), in[2], gates, {}, both));
-    return {last.narrow(3, values, keys), last.narrow(3, 0, values)};
+    return std::get<1>(delta_scan(in[0], in[0], values, in[2], gates, {}, both));
   };
-  return compose({k, v, beta}, g, Decay::kMatrices, made).before(parts, start, Decay::kMatrices);
+  return compose({k, v, beta}, g, Decay::kMatrices, by_identity(start, scan)).before(parts, start, Decay::kMatrices);
+}
+
+Tensor dplr_state_before_part(const Tensor& k, const Tensor& v, const Tensor& a, const Tensor& b, const Tensor& g,
+                              const Tensor& start, const SequenceParts& parts) {
+  const auto scan = [](const Tensors& in, const Tensor& values, const Tensor& both) {
+    return std::get<1>(dplr_scan(in[0], in[0], values, in[2], in[3], in[4], {}, both));
+  };
+  return compose({k, v, a, b}, g, Decay::kMatrices, by_identity(start, scan)).before(parts, start, Decay::kMatrices);
 }
 
 Tensor scan_part(const ScanInputs& in, const Batch& batch, SequenceState* state) {

@@ -17,6 +17,10 @@ Tensor state_before_part(const Tensor& k, const Tensor& v, const OptionalTensor&
 Tensor delta_state_before_part(const Tensor& k, const Tensor& v, const Tensor& beta, const OptionalTensor& g,
                                const Tensor& start, const SequenceParts& parts);
 
+// As state_before_part(), for a dplr_scan.
+Tensor dplr_state_before_part(const Tensor& k, const Tensor& v, const Tensor& a, const Tensor& b, const Tensor& g,
+                              const Tensor& start, const SequenceParts& parts);
+
 // Arguments of a gated_scan that reads along the keys.
 struct ScanInputs {
   Tensor q, k, v;
