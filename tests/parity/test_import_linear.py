@@ -1,5 +1,5 @@
 """`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, FalconMamba, RWKV-4, RecurrentGemma,
-Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2, OLMo Hybrid, Falcon-H1 and Nemotron-H of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet and HGRN2 of flash-linear-attention, whose models run on the CPU once
+Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2, OLMo Hybrid, Falcon-H1 and Nemotron-H of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet, HGRN2, RWKV-6 and RWKV-7 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import json
@@ -28,10 +28,16 @@ FLA = {
                                 conv_size=3, tie_word_embeddings=True)),
     "kda_plain": ("KDA", dict(num_heads=4, head_dim=6, use_short_conv=False)),
     "hgrn2": ("HGRN2", dict(expand_ratio=8)),
+    "rwkv6": ("RWKV6", dict(num_heads=4)),
+    "rwkv6_wide": ("RWKV6", dict(num_heads=2, expand_k=1.0, expand_v=1.5, proj_low_rank_dim=5, gate_low_rank_dim=3, norm_first=False,
+                                 intermediate_size=40, tie_word_embeddings=True, norm_eps=1e-3)),
+    "rwkv7": ("RWKV7", dict(head_dim=8)),
+    "rwkv7_wide": ("RWKV7", dict(head_dim=None, num_heads=2, decay_low_rank_dim=5, a_low_rank_dim=3, v_low_rank_dim=None, gate_low_rank_dim=None,
+                                 norm_bias=False, norm_first=False, intermediate_size=40, tie_word_embeddings=True, norm_eps=1e-3)),
     "hgrn2_heads": ("HGRN2", dict(num_heads=2, expand_ratio=None, use_lower_bound=False, use_short_conv=True)),
 }  # fmt: skip
 NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": ["gated_delta_net"],
-         "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
+         "rwkv6": ["rwkv6", "rwkv4_channel_mix"], "rwkv7": ["rwkv7", "rwkv7_channel_mix"], "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
          "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
          "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
          "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "olmo": ["sliding_window"], "falcon_h1": ["parallel_hybrid"], "nemotron_h": ["mamba2"],
@@ -159,6 +165,49 @@ def by_definition(layers, monkeypatch):
                 monkeypatch.setattr(module, name, made)
 
 
+class HeadNorm(nn.GroupNorm):
+    """fla's GroupNorm of [..., channels]."""
+
+    def __init__(self, num_groups, hidden_size, elementwise_affine=True, bias=True, eps=1e-5, **_):
+        super().__init__(num_groups, hidden_size, eps=eps, affine=elementwise_affine)
+
+    def forward(self, x):
+        return super().forward(x.flatten(0, -2)).view(x.shape)
+
+
+def rwkv_by_definition(layers, monkeypatch):
+    """As by_definition(), of RWKV-6 and RWKV-7."""
+    from fla.models.rwkv6 import modeling_rwkv6
+    from fla.models.rwkv7 import modeling_rwkv7
+    from fla.modules.activations import ACT2FN
+    from fla.ops.generalized_delta_rule.dplr.naive import dplr_recurrence
+    from fla.ops.rwkv6.recurrent_naive import naive_recurrent_rwkv6
+    from fla.ops.rwkv7.fused_addcmul import torch_addcmul_rwkv7
+    from fla.ops.rwkv7.fused_k_update import k_update_ref
+    from fla.ops.rwkv7.gate_output_correction import gate_output_correction_ref
+
+    def shifted(x, cu_seqlens=None, cache=None, output_cache=False):
+        delta = F.pad(x, (0, 0, 1, -1)) - x
+        return (delta, x[:, -1]) if output_cache else delta
+
+    def six(r, k, v, w, u, **_):
+        return naive_recurrent_rwkv6(*(x.transpose(1, 2) for x in (r, k, v, w)), u, scale=1.0)[0].transpose(1, 2), None
+
+    def seven(r, w, k, v, a, b, **_):
+        o, _ = dplr_recurrence(*(x.transpose(1, 2).float() for x in (r * r.shape[-1] ** 0.5, k, v, a, b, w)))
+        return o.transpose(1, 2).to(v.dtype), None
+
+    monkeypatch.setitem(ACT2FN, "sqrelu", lambda x: F.relu(x).square())
+    rwkv7 = dict(chunk_rwkv7=seven, fused_mul_recurrent_rwkv7=lambda r, w, k, v, kk, a, **_: seven(r, w, k, v, -kk, kk * a),
+                 token_shift=shifted, fused_addcmul_rwkv7=torch_addcmul_rwkv7, fused_k_rwkv7=k_update_ref,
+                 gate_output_correction=gate_output_correction_ref)  # fmt: skip
+    rwkv6 = dict(chunk_rwkv6=six, fused_recurrent_rwkv6=six, token_shift=shifted, GroupNorm=HeadNorm)
+    for module, functions in ((layers.rwkv6, rwkv6), (layers.rwkv7, rwkv7), (modeling_rwkv6, {"token_shift": shifted}),
+                              (modeling_rwkv7, {"token_shift": shifted})):  # fmt: skip
+        for name, function in functions.items():
+            monkeypatch.setattr(module, name, function)
+
+
 def fla_model(kind, options, monkeypatch):
     pytest.importorskip("fla.models")
     import fla.layers.gated_deltanet
@@ -166,6 +215,7 @@ def fla_model(kind, options, monkeypatch):
     import fla.models
 
     by_definition(fla.layers, monkeypatch)
+    rwkv_by_definition(fla.layers, monkeypatch)
     monkeypatch.setattr(fla.layers.gated_deltanet.GatedDeltaNet, "_use_fused_qkv_conv", lambda *_, **__: False)
     config = getattr(fla.models, kind + "Config")(**{**SIZES, "fuse_norm": False, "fuse_swiglu": False, "fuse_cross_entropy": False,
                                                      **options})  # fmt: skip
@@ -385,6 +435,33 @@ def test_what_flash_linear_attention_can_and_this_cannot(cortado, tmp_path, monk
     config = json.loads(path.read_text())
     for key, value in (("attn", {"layers": [0]}), ("clamp_min", -1.0), ("use_gk", False), ("use_output_gate", False),
                        ("num_kv_heads", 2), ("feature_map", "elu"), ("expand_k", 0.3), ("elementwise_affine", False)):  # fmt: skip
+        path.write_text(json.dumps({**config, key: value}))
+        done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and key in done.stderr, (key, done.stderr)
+
+
+@pytest.mark.mechanism("rwkv7", "rwkv7_channel_mix")
+def test_an_early_rwkv7_has_its_shares_in_one_tensor(cortado, build, tmp_path, monkeypatch):
+    def change(folder):
+        tensors = load_file(folder / "model.safetensors")
+        for layer in range(3):
+            names = [f"model.layers.{layer}.attn.x_{which}" for which in "rwkvag"]
+            tensors[f"model.layers.{layer}.attn.x_x"] = torch.cat([tensors.pop(name).view(1, -1) for name in names])
+        save_file(tensors, folder / "model.safetensors")
+
+    check(fla_model("RWKV7", {"head_dim": 8}, monkeypatch), tmp_path, cortado, build, change)
+
+
+@pytest.mark.mechanism("rwkv6", "rwkv7", "rwkv4_channel_mix", "rwkv7_channel_mix")
+@pytest.mark.parametrize("kind, options, refused", [
+    ("RWKV7", {"head_dim": 8}, [("attn", {"layers": [0]}), ("value_dim", 64), ("value_dim", [32, 64, 32]), ("hidden_act", "relu"), ("head_dim", 7)]),
+    ("RWKV6", {"num_heads": 4}, [("attn", {"layers": [0]}), ("hidden_act", "relu"), ("num_heads", 5), ("expand_k", 0.3)]),
+])  # fmt: skip
+def test_what_rwkv_of_flash_linear_attention_can_and_this_cannot(kind, options, refused, cortado, tmp_path, monkeypatch):
+    fla_model(kind, options, monkeypatch).save_pretrained(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    config = json.loads(path.read_text())
+    for key, value in refused:
         path.write_text(json.dumps({**config, key: value}))
         done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and key in done.stderr, (key, done.stderr)
