@@ -109,7 +109,7 @@ def registry(dim: int = _settings.SIZES["dim"], heads: int = _settings.SIZES["he
 def _of_sizes(mechanism: str) -> frozenset[str]:
     """Settings whose defaults depend on the layer's sizes."""
     dim, heads = _settings.SIZES["dim"], _settings.SIZES["heads"]
-    others = [registry(2 * dim, heads), registry(dim, 2 * heads)]
+    others = [registry(2 * dim, heads), registry(dim, 2 * heads), registry(4 * dim, 1)]
     defaults = [{it["name"]: it["default"] for it in listed[mechanism]["settings"]} for listed in (registry(), *others)]
     return frozenset(name for name, default in defaults[0].items() if any(other[name] != default for other in defaults[1:]))
 

@@ -1020,11 +1020,14 @@ class RWKV7(Mixer):
         causal: False: the bidirectional form of mechanisms that have one. It has no state.
         device: Device of the weights.
         dtype: Type of the weights.
-        decay_rank (int from 1 to 2^20): Rank of the map from x to the decays. Default: 32.
+        decay_rank (int from 1 to 2^20): Rank of the map from x to the decays. Default: set by the sizes: 32 for
+            dim=64 and heads=4.
         rate_rank (int from 1 to 2^20): Rank of the map from x to the rates at which channels are corrected.
-            Unless given, a multiple of 32 that grows with sqrt(dim). Default: 32.
+            Unless given, a multiple of 32 that grows with sqrt(dim). Default: set by the sizes: 32 for dim=64 and
+            heads=4.
         value_rank (int from 0 to 2^20): Rank of the map that mixes a layer's values with those of the model's
-            first such layer. 0: each layer has its own values. Default: 32.
+            first such layer. 0: each layer has its own values. Default: set by the sizes: 32 for dim=64 and
+            heads=4.
         gate_rank (int from 1 to 2^20): Rank of the output gate's map. Unless given, a multiple of 32 that grows
             with sqrt(dim). Default: set by the sizes: 32 for dim=64 and heads=4.
         norm_eps (float from 0 to 1): Epsilon of the norm over each head's output. Default: 0.00064.
@@ -1047,9 +1050,9 @@ class RWKV7(Mixer):
         causal: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        decay_rank: int = 32,
-        rate_rank: int = 32,
-        value_rank: int = 32,
+        decay_rank: int | None = None,
+        rate_rank: int | None = None,
+        value_rank: int | None = None,
         gate_rank: int | None = None,
         norm_eps: float = 0.00064,
     ) -> None: ...

@@ -24,12 +24,12 @@ Sizes::Sizes(std::string_view op, const OptionalTensor& cu_seqlens, std::initial
     : op_(op), types_(types) {
   sizes_.fill(-1);
   for (const Argument& argument : arguments) check_kind(argument);
-  std::array<std::pair<const char*, c10::SymInt>, 4> heads{{{"", 1}, {"", 1}, {"", 1}, {"", 1}}};
+  std::array<std::pair<const char*, c10::SymInt>, 5> heads{{{"", 1}, {"", 1}, {"", 1}, {"", 1}, {"", 1}}};
   c10::SymInt reading = 1;
   bool resolved = false;
   const auto resolve = [&] {
     if (std::exchange(resolved, true)) return;
-    size('S') = common_heads(op, {heads[0], heads[1], heads[2], heads[3]});
+    size('S') = common_heads(op, {heads[0], heads[1], heads[2], heads[3], heads[4]});
     size('H') = output_heads(op, reading, size('S'));
     size('N') = packed_rows(op, cu_seqlens, size('B'));
     if (!cu_seqlens || !cu_seqlens->is_cpu() || !cuda::has_numbers(*cu_seqlens)) return;

@@ -16,7 +16,7 @@ class Rwkv7Mixer : public Mixer {
     // The authors' ranks: multiples of 32 that grow with the square root of the width, and beyond 64 with the head.
     const auto rank = [&](const char* key, double factor, int64_t least = 1) {
       const double usual = factor * std::sqrt(static_cast<double>(dim_)) / 32;
-      return settings.integer(key, least, 1 << 20, std::max<int64_t>(1, std::lround(usual)) * 32);
+      return settings.integer(key, least, 1 << 20, std::max<int64_t>(1, std::lrint(usual)) * 32);
     };
     const double wide = static_cast<double>(dim_ / heads_) / 64;
     const int64_t decay_rank = rank("decay_rank", 2.5 * wide), rate_rank = rank("rate_rank", 2.5 * wide);

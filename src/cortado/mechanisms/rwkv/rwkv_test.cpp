@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "cortado/mechanisms/registry.h"
 #include "cortado/mechanisms/rwkv/wkv.h"
 #include "cortado/testing/compare.h"
@@ -66,6 +68,18 @@ TEST(Rwkv6, EveryProjectionHasItsMix) {
     const bool zero = mixer->forward(x, {}, nullptr).eq(0).all().item<bool>();
     EXPECT_EQ(zero, own != 1) << own;  // index 1 is the decay, which acts from the second token on
   }
+}
+
+// Multiples of 32 near 2.5 √D, 1.7 √D and 5 √D, halves to the even one, as the authors' code rounds.
+TEST(Rwkv7, RanksGrowWithTheWidth) {
+  std::map<std::string, Json> ranks;
+  for (const auto& question : settings_of(find_mechanism("rwkv7"), {.dim = 1024, .heads = 16})) {
+    ranks[question.key] = question.fallback;
+  }
+  EXPECT_EQ(ranks["decay_rank"], 64);
+  EXPECT_EQ(ranks["rate_rank"], 64);
+  EXPECT_EQ(ranks["value_rank"], 64);
+  EXPECT_EQ(ranks["gate_rank"], 160);
 }
 
 }  // namespace

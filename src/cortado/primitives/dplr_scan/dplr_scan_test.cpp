@@ -191,6 +191,11 @@ TEST(DplrScan, WrongCallsAreRefusedInOneLine) {
   EXPECT_EQ(said(0, in[0]), testing::kNoError);
   EXPECT_NE(said(5, in[5].select(3, 0)).find("expected g of shape"), std::string::npos);
   EXPECT_NE(said(3, in[3].narrow(1, 0, 3)).find("expected a of shape"), std::string::npos);
+  for (const size_t which : {1, 2, 3, 4, 5}) {  // of 3 heads, where the others have 2
+    const std::string name(1, "qkvabg"[which]);
+    const std::string words = said(which, in[which].narrow(2, 0, 1).expand({-1, -1, 3, -1}));
+    EXPECT_NE(words.find("must divide the largest head count, 3"), std::string::npos) << name << ": " << words;
+  }
   EXPECT_NE(said(6, in[6].narrow(0, 0, 1)).find("expected initial_state of shape"), std::string::npos);
 }
 

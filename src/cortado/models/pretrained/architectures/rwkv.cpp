@@ -100,7 +100,7 @@ void map_shares(RenamedMixer& mixer, int64_t dim) {
 // A rank that the config gives, or that its layers choose by their width: `factor` √D, in multiples of 32.
 int64_t rank_of(JsonReader& config, const char* key, double factor, int64_t dim, int64_t usual) {
   if (config.says(key) && config.any(key).is_null()) {
-    return std::max<int64_t>(1, std::lround(factor * std::sqrt(static_cast<double>(dim)) / 32)) * 32;
+    return std::max<int64_t>(1, std::lrint(factor * std::sqrt(static_cast<double>(dim)) / 32)) * 32;
   }
   return config.integer(key, 1, kWidest, usual);
 }
