@@ -217,6 +217,7 @@ def test_another_memory_on_the_same_weights(trained):
     assert (near - far)[:, 20:].abs().max() > 1e-4
 
 
+@pytest.mark.mechanism("rwkv7")
 def test_layers_that_share_values(trained):
     """RWKV-7's first layer hands its values to the later ones, also under torch.compile and when blocks are computed again."""
     model = load(trained(mixer={"mixer": "rwkv7"}))

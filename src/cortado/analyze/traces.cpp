@@ -50,22 +50,25 @@ GateTrace summary(const at::Tensor& norm, const at::Tensor& decay) {
 }
 
 // Recomputes a scan's states token by token and returns their norms and decays. S_t = a_t S_{t-1} + k_t v_tᵀ; for a
-// delta rule S_t = a_t S_{t-1} + beta_t k_t (v_t - (a_t S_{t-1})ᵀ k_t)ᵀ.
+// delta rule S_t = a_t S_{t-1} + beta_t k_t (v_t - (a_t S_{t-1})ᵀ k_t)ᵀ; for a dplr_scan b_t (S_{t-1}ᵀ a_t)ᵀ is added.
 GateTrace trace_scan(const OperatorCall& call) {
   const at::Tensor k = call.tensor("k"), v = call.tensor("v"), g = call.tensor("g"), beta = call.tensor("beta");
   int64_t heads = std::max(k.size(2), v.size(2));
   if (beta.defined()) heads = std::max(heads, beta.size(2));
   if (g.defined()) heads = std::max(heads, g.dim() < 3 ? g.size(0) : g.size(2));
   const at::Tensor keys = wide(k, heads), values = wide(v, heads), decay = decays_of(g, heads, k.size(1));
-  const at::Tensor steps = beta.defined() ? wide(beta, heads) : at::Tensor();
+  const auto given = [&](const at::Tensor& x) { return x.defined() ? wide(x, heads) : x; };
+  const at::Tensor steps = given(beta), reads = given(call.tensor("a")), writes = given(call.tensor("b"));
   at::Tensor state = at::zeros({heads, keys.size(2), values.size(2)}, at::kDouble);
   const at::Tensor norm = at::zeros({heads, keys.size(1)}, at::kDouble);
   for (int64_t t = 0; t < keys.size(1); ++t) {
     const at::Tensor key = keys.select(1, t).unsqueeze(2);
+    const at::Tensor held = reads.defined() ? (state * reads.select(1, t).unsqueeze(2)).sum(1, true) : at::Tensor();
     state = decay.select(1, t).unsqueeze(2) * state;
     at::Tensor written = values.select(1, t);
     if (steps.defined()) written = steps.select(1, t).unsqueeze(1) * (written - (state * key).sum(1));
     state = state + key * written.unsqueeze(1);
+    if (held.defined()) state = state + writes.select(1, t).unsqueeze(2) * held;
     norm.select(1, t).copy_(state.square().sum({1, 2}).sqrt());
   }
   return summary(norm, decay);
@@ -165,8 +168,8 @@ std::optional<GateTrace> gate_trace(const std::vector<OperatorCall>& calls, int6
     return std::nullopt;
   if (slot_trace(calls)) return std::nullopt;
   for (const OperatorCall& call : calls) {
-    const bool matrix =
-        call.name == "cortado::delta_scan" || (call.name == "cortado::gated_scan" && word_of(call, "read") == "key");
+    const bool matrix = call.name == "cortado::delta_scan" || call.name == "cortado::dplr_scan" ||
+                        (call.name == "cortado::gated_scan" && word_of(call, "read") == "key");
     if (matrix && call.tensor("k").size(1) == tokens) return trace_scan(call);
     if (call.name == "cortado::elementwise_scan" && call.tensor("b").size(1) == tokens) {
       return trace_channels(call, heads);

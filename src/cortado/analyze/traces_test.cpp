@@ -90,7 +90,8 @@ TEST(GateTrace, EndsWithTheOperatorsState) {
       const bool by_values = std::any_of(call.inputs.begin(), call.inputs.end(), [](const c10::IValue& input) {
         return input.isString() && input.toStringRef() == "value";
       });
-      return (call.name == "cortado::gated_scan" && !by_values) || call.name == "cortado::delta_scan";
+      return (call.name == "cortado::gated_scan" && !by_values) || call.name == "cortado::delta_scan" ||
+             call.name == "cortado::dplr_scan";
     });
     if (scan == calls.end()) continue;
     const at::Tensor last = scan->outputs[1].toTensor()[0].to(at::kDouble).flatten(1).norm(2, -1);
@@ -102,8 +103,9 @@ TEST(GateTrace, EndsWithTheOperatorsState) {
 
 // Checks which trace each mechanism has.
 TEST(Traces, OfEachMechanism) {
-  const std::vector<std::string> gated = {"gla",    "retention", "lightning",       "hgrn2", "mamba2", "rwkv6",
-                                          "rg_lru", "griffin",   "gated_delta_net", "kda",   "s5",     "delta_net"};
+  const std::vector<std::string> gated = {"gla",   "retention", "lightning", "hgrn2",           "mamba2",
+                                          "rwkv6", "rg_lru",    "griffin",   "gated_delta_net", "kda",
+                                          "s5",    "delta_net", "rwkv7"};
   const std::vector<std::string> slots = {"abc", "gated_slot", "blurry_window"}, latents = {"latte", "macchiato"};
   for (const Mechanism* mechanism : mechanisms()) {
     if (!mechanism->causal) continue;
