@@ -16,6 +16,7 @@ ARCHITECTURES = {
     "falcon_mamba": ("mamba", {}),
     "jamba": ("jamba", {}),
     "jamba_experts": ("jamba", {}),
+    "jamba_mixed": ("jamba", {}),
     "granitemoehybrid": ("granitehybrid", {}),
     "granitemoehybrid_experts": ("granitehybrid", {}),
     "bamba": ("granitehybrid", {}),

@@ -60,6 +60,16 @@ def test_blocks_are_the_numbers_that_they_stand_for(name, made, cortado, tmp_pat
     assert all(torch.equal(weight, numbers[key]) for key, weight in blocks.items())
 
 
+@pytest.mark.mechanism("mamba2")
+def test_ones_that_a_quantizer_drops(made, cortado, build, tmp_path):
+    """llama.cpp's quantizer writes the norm of Mamba-2 with one group, [1, E], as [E]."""
+    model, architecture = made("mamba2_wide")
+    write_linear_gguf(tmp_path / "model.gguf", model, architecture, stored=lambda name, values: (values.reshape(-1) if "ssm_norm" in name else values, F32))
+    done = cortado("import", tmp_path / "model.gguf", "--out", tmp_path / "ours")
+    assert done.returncode == 0, done.stderr
+    check_imported(model, tmp_path, build)
+
+
 @pytest.mark.mechanism("gated_delta_net")
 def test_layers_for_several_tokens_are_left_out(made, cortado, build, tmp_path):
     model, architecture = made("qwen3_5_text")

@@ -1,5 +1,7 @@
 #include "cortado/models/pretrained/gguf_renamed.h"
 
+#include <algorithm>
+
 #include "cortado/base/error.h"
 
 namespace cortado {
@@ -222,6 +224,31 @@ RenamedWeights gguf_weights(const RenamedModel& folder, const GgufLayout& layout
   return weights;
 }
 
+namespace {
+
+// Without the ones at its beginning, which llama.cpp's quantizer drops.
+Shape without_ones(const Shape& shape) { return {std::ranges::find_if(shape, [](auto n) { return n != 1; }), shape.end()}; }
+
+TheirTensors tensors_of(const std::shared_ptr<const GgufFile>& file, const RenamedWeights& weights) {
+  TheirTensors tensors;
+  for (const GgufTensor& it : file->tensors()) tensors.kinds[it.name] = {it.shape, it.type->plain};
+  for (const RenamedWeight& weight : weights.list) {
+    for (const TheirTensor& form : weight.forms) {
+      const auto found = tensors.kinds.find(form.name);
+      if (found == tensors.kinds.end()) continue;
+      Shape& shape = found->second.shape;
+      if (without_ones(shape) == without_ones(form.shape)) shape = form.shape;
+    }
+  }
+  tensors.read = [file](const TheirTensor& form) {
+    const GgufTensor& found = *file->find(form.name);
+    return form.index ? GgufFile::read(found, *form.index) : GgufFile::read(found).view(form.shape);
+  };
+  return tensors;
+}
+
+}  // namespace
+
 std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>& file) {
   const auto read = gguf_config(*file);
   if (!read) return std::nullopt;
@@ -234,16 +261,7 @@ std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>&
   const int64_t blocks =
       file->metadata().integer(file->metadata().text("general.architecture") + ".block_count", 1, kDeepest);
   for (int64_t i = read->blocks; i < blocks; ++i) model.left_out.push_back(concat("blk.", i, "."));
-  return RenamedSource{model, [=] {
-                         TheirTensors tensors;
-                         for (const GgufTensor& it : file->tensors())
-                           tensors.kinds[it.name] = {it.shape, it.type->plain};
-                         tensors.read = [file](const TheirTensor& form) {
-                           const GgufTensor& found = *file->find(form.name);
-                           return form.index ? GgufFile::read(found, *form.index) : GgufFile::read(found);
-                         };
-                         return tensors;
-                       }};
+  return RenamedSource{model, [=] { return tensors_of(file, model.weights); }};
 }
 
 }  // namespace cortado
