@@ -19,6 +19,7 @@ LINEAR = {
     "bamba": ("granitehybrid", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
     "qwen3_moe": ("qwen3moe", {}),
     "lfm2": ("lfm2", {}),
+    "olmo2": ("olmo2", {}),
     "qwen3_next": ("qwen35", {"linear_value_head_dim": 8}),
     "qwen3_next_experts": ("qwen35moe", {"linear_value_head_dim": 8}),
     "qwen3_5_text": ("qwen35", {"linear_value_head_dim": 8}),

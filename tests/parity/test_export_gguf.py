@@ -2,6 +2,8 @@
 
 import json
 import random
+import signal
+import subprocess
 
 import gguf
 import numpy as np
@@ -16,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from test_import_linear import needs
 from test_tokenizers import SPECIAL, byte_level_tokenizer, metaspace_tokenizer, random_line
+from until import wait_until
 
 KINDS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "q4_1": "Q4_1"}
 # Those that transformers opens, with the settings that it does not read from a file. It ignores Llama 3's factors.
@@ -123,11 +126,11 @@ def test_linear_models(name, written, opened, close):
     assert field(gguf.GGUFReader(path), "general.architecture") == LINEAR[name][0]
 
 
-@pytest.mark.mechanism("mamba")
-def test_transformers_finds_the_same_mamba(written, close):
-    model = linear_model("mamba")
+@pytest.mark.parametrize("name", [needs("mamba"), needs("qwen3_moe")])
+def test_transformers_finds_the_same_linear_model(name, written, close):
+    model = linear_model(name, {"head_dim": 128, "moe_intermediate_size": 768} if name == "qwen3_moe" else None)
     _, path = written(model)
-    back = transformers.MambaForCausalLM.from_pretrained(path.parent, gguf_file=path.name).eval()
+    back = type(model).from_pretrained(path.parent, gguf_file=path.name).eval()
     tokens = torch.randint(0, 67, (2, 50))
     with torch.no_grad():
         close(back(tokens).logits, model(tokens).logits, 2e-5, "logits")
@@ -268,6 +271,7 @@ LINEAR_REFUSED = {
     "qwen3_5_text": "heads of keys and values differ",
     "qwen3_next_wide": "heads of keys and values differ",
     "lfm2_wide": "stretched positions",
+    "olmo3": "layers of sliding_window",
     "rwkv": "layers of rwkv4",
 }
 
@@ -324,6 +328,11 @@ def test_layers_that_llama_cpp_has_not(name, trained, refused, tmp_path):
     assert f"no architecture with layers of {name}" in refused("export", run, "--gguf", tmp_path / "model.gguf")
 
 
+def test_a_model_like_gpt(trained, refused, tmp_path):
+    run = trained(mixer={"mixer": "softmax"}, norm="layer", feed_forward={"type": "mlp"})
+    assert "no architecture with such softmax layers, norms" in refused("export", run, "--gguf", tmp_path / "model.gguf")
+
+
 @pytest.mark.mechanism("mamba2")
 @pytest.mark.parametrize(
     ("mixer", "more", "words"),
@@ -335,6 +344,15 @@ def test_settings_that_llama_cpp_fixes(mixer, more, words, trained, refused, tmp
     """Among them: all norms have one epsilon, which by default is another one in a mixer than in a model."""
     run = trained(**{"mixer": {"mixer": "mamba2", "state": 8, **mixer}, "feed_forward": {"type": "none"}, **more})
     assert words in refused("export", run, "--gguf", tmp_path / "model.gguf")
+
+
+def test_ctrl_c_leaves_nothing(program, smollm2, tmp_path):
+    with subprocess.Popen([str(program), "export", str(smollm2), "--gguf", str(tmp_path / "model.gguf"), "--type", "q4_1"], stderr=subprocess.PIPE) as process:
+        wait_until(lambda: any(tmp_path.iterdir()), process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130 and errors.count(b"\n") == 1, errors
+    assert not list(tmp_path.iterdir())
 
 
 def test_options_that_do_not_fit(written, refused, tmp_path):

@@ -32,14 +32,20 @@ const GgmlType& type_of_tensor(const GgufTensorOf& tensor, const GgmlType& wante
   return head && wanted.decode ? *writable_type("q8_0") : wanted;
 }
 
+// Whether it may be a descendant of Llama.
 bool is_decoder(const ModelConfig& config) {
   const bool gated = config.feed_forward == FeedForwardKind::kSwiglu || config.feed_forward == FeedForwardKind::kGeglu;
-  return gated && std::ranges::all_of(config.layers, [](const Json& layer) {
+  return gated && config.changes.empty() && std::ranges::all_of(config.layers, [](const Json& layer) {
            return layer["mixer"] == kSoftmax.name || layer["mixer"] == kSlidingWindow.name;
          });
 }
 
 }  // namespace
+
+void GgufModel::put_whole(const std::string& key, int64_t value) {
+  fail_input_if(!std::in_range<uint32_t>(value), "[export] a GGUF file has no \"", key, "\" of ", value);
+  put(key, static_cast<uint32_t>(value));
+}
 
 GgufModel gguf_model(const ModelConfig& config) {
   return is_decoder(config) ? gguf_decoder(config) : gguf_renamed_model(config);

@@ -28,7 +28,7 @@ struct GgufModel {
   void put(const std::string& key, GgufSetting value) {
     settings.emplace_back(architecture + "." + key, std::move(value));
   }
-  void put_whole(const std::string& key, int64_t value) { put(key, static_cast<uint32_t>(value)); }
+  void put_whole(const std::string& key, int64_t value);  // InputError for more than 32 bits
   void put_number(const std::string& key, double value) { put(key, static_cast<float>(value)); }
 };
 

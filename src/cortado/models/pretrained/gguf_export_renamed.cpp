@@ -200,6 +200,19 @@ void describe_lfm2(RenamedFile& made) {
   made.file.put_whole("feed_forward_length", ours.feed_forward_dim);
 }
 
+void describe_olmo2(RenamedFile& made) {
+  const Json& mixer = layer_of(made.ours, "softmax");
+  expect_in_linear(mixer.value("qk_norm_type", "per_head") == "per_layer" && !mixer.value("bias", false),
+                   "architecture with such softmax layers, norms and feed-forwards");
+  expect_in_linear(!made.ours.tied, "head of olmo2 that is the embedding");
+  put_attention(made);
+  expect_whole_width(made);
+  put_rope_of(made);
+  made.put(kHeadNames);
+  made.config.update({{"model_type", "olmo2"}, {"intermediate_size", made.ours.feed_forward_dim}});
+  made.file.put_whole("feed_forward_length", made.ours.feed_forward_dim);
+}
+
 void put_granite_feed_forward(RenamedFile& made) {
   const ModelConfig& ours = made.ours;
   if (ours.feed_forward != FeedForwardKind::kExperts) {
@@ -349,6 +362,7 @@ const std::vector<WrittenArchitecture>& written_architectures() {
       {"jamba", {"mamba", "softmax"}, {}, describe_jamba},
       {"lfm2", {"gated_short_conv", "softmax"}, false, describe_lfm2},
       {"granitehybrid", {"mamba2", "softmax"}, {}, describe_granite_hybrid},
+      {"olmo2", {"softmax"}, false, describe_olmo2},
       {"qwen3moe", {"softmax"}, true, describe_qwen3_moe},
       {"qwen35", {"gated_delta_net", "softmax"}, false, describe_qwen3_5},
       {"qwen35moe", {"gated_delta_net", "softmax"}, true, describe_qwen3_5}};
