@@ -31,19 +31,12 @@ void add_import_command(CLI::App& app) {
   subcommand.footer(
       "PATH is the folder of a Hugging Face model (config.json and safetensors, also in shards) or a GGUF file\n"
       "(of several, the first) of Llama, Mistral, Qwen2, Qwen3, SmolLM3, Granite, Phi-3, Gemma 1 to 3, Mamba,\n"
-      "Mamba-2, Granite 4, Bamba, Jamba, Qwen3-Next, Qwen3.5, Qwen3 with experts, LFM2, OLMo-2, OLMo-3, Falcon-H1 or
-"
-      "Nemotron-H. Folders may also be of Seed-OSS and others (docs/models.md), or of flash-linear-attention's GLA,
-"
-      "RetNet, DeltaNet, KDA and others. Weights keep their type; quantised ones become float32, unless --dtype names
-"
-      "another type. The model's sampling defaults (generation_config.json, general.sampling.* of GGUF) are kept.
-"
-      "Every command that opens a model also accepts PATH itself, and then imports the model into a cache folder
-"
-      "(CORTADO_CACHE).
-
-"
+      "Mamba-2, Granite 4, Bamba, Jamba, Qwen3-Next, Qwen3.5, Qwen3 with experts, LFM2, OLMo-2, OLMo-3, Falcon-H1 or\n"
+      "Nemotron-H. Folders may also be of Seed-OSS and others (docs/models.md), or of flash-linear-attention's GLA,\n"
+      "RetNet, DeltaNet, KDA and others. Weights keep their type; quantised ones become float32, unless --dtype names\n"
+      "another type. The model's sampling defaults (generation_config.json, general.sampling.* of GGUF) are kept.\n"
+      "Every command that opens a model also accepts PATH itself, and then imports the model into a cache folder\n"
+      "(CORTADO_CACHE).\n\n"
       "Examples:\n"
       "  cortado import SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2\n"
       "  cortado import models/Llama-3.2-1B --out runs/llama --dtype bfloat16");

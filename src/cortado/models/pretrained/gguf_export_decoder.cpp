@@ -48,7 +48,7 @@ class DecoderFile {
     const bool any = is("llama") || is("granite");
     expect_in_llama_cpp(any || is("qwen2") || !attention().bias,
                         concat("biases in the attention of ", file_.architecture));
-    expect_in_llama_cpp(any || (!attention().output_bias && !model().feed_forward_bias),
+    expect_in_llama_cpp(any || (!attention().output_bias && !model().feed_forward.bias),
                         concat("biases in the feed-forward and after the attention of ", file_.architecture));
     expect_in_llama_cpp(model().tied || !(is("gemma") || is("gemma2")),
                         concat("head of its own in ", file_.architecture));
@@ -66,7 +66,7 @@ class DecoderFile {
     file_.put_whole("block_count", decoder_.layers());
     file_.put_whole("context_length", context());
     file_.put_whole("embedding_length", model().dim);
-    file_.put_whole("feed_forward_length", model().feed_forward_dim);
+    file_.put_whole("feed_forward_length", model().feed_forward.dim);
     file_.put_whole("attention.head_count", attention().heads);
     file_.put_whole("attention.head_count_kv", attention().kv_heads);
     file_.put_whole("attention.key_length", attention().head_dim);

@@ -67,7 +67,7 @@ void put_shared(RenamedFile& made) {
 }
 
 void put_mixer_only(RenamedFile& made) {
-  expect_in_linear(made.ours.feed_forward == FeedForwardKind::kNone, "feed-forward in layers of Mamba alone");
+  expect_in_linear(made.ours.feed_forward.kind == FeedForwardKind::kNone, "feed-forward in layers of Mamba alone");
   made.file.put_whole("feed_forward_length", 0);
   made.file.put_whole("attention.head_count", 0);
 }
@@ -156,13 +156,13 @@ void describe_jamba(RenamedFile& made) {
   const auto layers = static_cast<int64_t>(ours.layers.size());
   const int64_t period = attends.size() > 1 ? attends[1] - attends[0] : layers;
   expect_in_linear(attends[0] < period, "layers of attention at irregular distances");
-  const bool mixed = ours.feed_forward == FeedForwardKind::kExperts;
+  const bool mixed = ours.feed_forward.kind == FeedForwardKind::kExperts;
   made.config.update({{"model_type", "jamba"},
                       {"attn_layer_period", period},
                       {"attn_layer_offset", attends[0]},
-                      {"intermediate_size", ours.feed_forward_dim},
-                      {"num_experts", mixed ? ours.experts.count : 1},
-                      {"num_experts_per_tok", mixed ? ours.experts.per_token : 1},
+                      {"intermediate_size", ours.feed_forward.dim},
+                      {"num_experts", mixed ? ours.feed_forward.experts.count : 1},
+                      {"num_experts_per_tok", mixed ? ours.feed_forward.experts.per_token : 1},
                       {"expert_layer_period", 1},
                       {"expert_layer_offset", 0},
                       {"mamba_expand", 2},
@@ -173,10 +173,10 @@ void describe_jamba(RenamedFile& made) {
                       {"mamba_conv_bias", true}});
   made.put(kJambaNames);
   made.file.put_whole("ssm.inner_size", 2 * ours.dim);
-  made.file.put_whole("feed_forward_length", ours.feed_forward_dim);
+  made.file.put_whole("feed_forward_length", ours.feed_forward.dim);
   if (!mixed) return;
-  made.file.put_whole("expert_count", ours.experts.count);
-  made.file.put_whole("expert_used_count", ours.experts.per_token);
+  made.file.put_whole("expert_count", ours.feed_forward.experts.count);
+  made.file.put_whole("expert_used_count", ours.feed_forward.experts.per_token);
 }
 
 void describe_lfm2(RenamedFile& made) {
@@ -192,12 +192,12 @@ void describe_lfm2(RenamedFile& made) {
   made.layout.last_norm = "token_embd_norm";
   made.config.update({{"model_type", "lfm2"},
                       {"norm_eps", ours.norm_eps},
-                      {"intermediate_size", ours.feed_forward_dim},
+                      {"intermediate_size", ours.feed_forward.dim},
                       {"block_auto_adjust_ff_dim", false},
                       {"conv_L_cache", taps},
                       {"conv_bias", false}});
   made.file.put_whole("shortconv.l_cache", taps);
-  made.file.put_whole("feed_forward_length", ours.feed_forward_dim);
+  made.file.put_whole("feed_forward_length", ours.feed_forward.dim);
 }
 
 void describe_olmo2(RenamedFile& made) {
@@ -209,25 +209,25 @@ void describe_olmo2(RenamedFile& made) {
   expect_whole_width(made);
   put_rope_of(made);
   made.put(kHeadNames);
-  made.config.update({{"model_type", "olmo2"}, {"intermediate_size", made.ours.feed_forward_dim}});
-  made.file.put_whole("feed_forward_length", made.ours.feed_forward_dim);
+  made.config.update({{"model_type", "olmo2"}, {"intermediate_size", made.ours.feed_forward.dim}});
+  made.file.put_whole("feed_forward_length", made.ours.feed_forward.dim);
 }
 
 void put_granite_feed_forward(RenamedFile& made) {
   const ModelConfig& ours = made.ours;
-  if (ours.feed_forward != FeedForwardKind::kExperts) {
-    made.config.update({{"num_local_experts", 0}, {"shared_intermediate_size", ours.feed_forward_dim}});
-    made.file.put_whole("feed_forward_length", ours.feed_forward_dim);
+  if (ours.feed_forward.kind != FeedForwardKind::kExperts) {
+    made.config.update({{"num_local_experts", 0}, {"shared_intermediate_size", ours.feed_forward.dim}});
+    made.file.put_whole("feed_forward_length", ours.feed_forward.dim);
     return;
   }
-  made.config.update({{"num_local_experts", ours.experts.count},
-                      {"num_experts_per_tok", ours.experts.per_token},
-                      {"intermediate_size", ours.feed_forward_dim},
-                      {"shared_intermediate_size", ours.experts.shared}});
-  made.file.put_whole("feed_forward_length", ours.feed_forward_dim);
-  made.file.put_whole("expert_count", ours.experts.count);
-  made.file.put_whole("expert_used_count", ours.experts.per_token);
-  made.file.put_whole("expert_shared_feed_forward_length", ours.experts.shared);
+  made.config.update({{"num_local_experts", ours.feed_forward.experts.count},
+                      {"num_experts_per_tok", ours.feed_forward.experts.per_token},
+                      {"intermediate_size", ours.feed_forward.dim},
+                      {"shared_intermediate_size", ours.feed_forward.experts.shared}});
+  made.file.put_whole("feed_forward_length", ours.feed_forward.dim);
+  made.file.put_whole("expert_count", ours.feed_forward.experts.count);
+  made.file.put_whole("expert_used_count", ours.feed_forward.experts.per_token);
+  made.file.put_whole("expert_shared_feed_forward_length", ours.feed_forward.experts.shared);
 }
 
 void put_granite_multipliers(RenamedFile& made) {
@@ -282,9 +282,9 @@ void describe_granite_hybrid(RenamedFile& made) {
 
 void put_qwen_experts(RenamedFile& made) {
   const ModelConfig& ours = made.ours;
-  made.config.update({{"num_experts", ours.experts.count},
-                      {"num_experts_per_tok", ours.experts.per_token},
-                      {"moe_intermediate_size", ours.feed_forward_dim},
+  made.config.update({{"num_experts", ours.feed_forward.experts.count},
+                      {"num_experts_per_tok", ours.feed_forward.experts.per_token},
+                      {"moe_intermediate_size", ours.feed_forward.dim},
                       {"norm_topk_prob", true}});
   made.put(kExpertNames);
 }
@@ -296,7 +296,7 @@ void describe_qwen3_moe(RenamedFile& made) {
   expect_in_linear(!made.config["attention_bias"].get<bool>(), "biases in the attention of qwen3moe");
   made.put(kHeadNames);
   put_qwen_experts(made);
-  made.file.put_whole("feed_forward_length", made.ours.feed_forward_dim);
+  made.file.put_whole("feed_forward_length", made.ours.feed_forward.dim);
 }
 
 // llama.cpp's files of Qwen3.5 have text, height and width turn parts of a head, which are equal for text.
@@ -314,7 +314,7 @@ void describe_qwen3_5(RenamedFile& made) {
   expect_in_linear(head > 0 && head == value, "Gated DeltaNet whose heads of keys and values differ in size");
   put_attention(made);
   put_rope_of(made);
-  const bool mixed = ours.feed_forward == FeedForwardKind::kExperts;
+  const bool mixed = ours.feed_forward.kind == FeedForwardKind::kExperts;
   for (const Json& layer : ours.layers)
     made.config["layer_types"].push_back(layer["mixer"] == "softmax" ? "full_attention" : "linear_attention");
   made.config.update({{"model_type", "qwen3_5_text"},
@@ -337,14 +337,14 @@ void describe_qwen3_5(RenamedFile& made) {
   std::vector<bool> recurrent;
   for (const Json& layer : ours.layers) recurrent.push_back(layer["mixer"] != "softmax");
   made.file.put("attention.recurrent_layers", recurrent);
-  made.file.put_whole("feed_forward_length", ours.feed_forward_dim);
+  made.file.put_whole("feed_forward_length", ours.feed_forward.dim);
   if (!mixed) {
-    made.config.update({{"num_experts", 0}, {"intermediate_size", ours.feed_forward_dim}});
+    made.config.update({{"num_experts", 0}, {"intermediate_size", ours.feed_forward.dim}});
     return;
   }
   put_qwen_experts(made);
-  made.config["shared_expert_intermediate_size"] = ours.experts.shared;
-  made.file.put_whole("expert_shared_feed_forward_length", ours.experts.shared);
+  made.config["shared_expert_intermediate_size"] = ours.feed_forward.experts.shared;
+  made.file.put_whole("expert_shared_feed_forward_length", ours.feed_forward.experts.shared);
 }
 
 // An architecture that is written, by the kinds of its layers. `experts`: with or without; nullopt: both.
@@ -372,7 +372,7 @@ const std::vector<WrittenArchitecture>& written_architectures() {
 const WrittenArchitecture& architecture_for(const ModelConfig& config) {
   std::set<std::string> mixers, known;
   for (const Json& layer : config.layers) mixers.insert(layer["mixer"].get<std::string>());
-  const bool experts = config.feed_forward == FeedForwardKind::kExperts;
+  const bool experts = config.feed_forward.kind == FeedForwardKind::kExperts;
   for (const WrittenArchitecture& it : written_architectures()) {
     if (it.mixers == mixers && it.experts.value_or(experts) == experts) return it;
     known.insert(it.mixers.begin(), it.mixers.end());
