@@ -121,8 +121,8 @@ class SchemaTranslator {
     if (type.empty()) {
       const auto implied = implied_types(schema);
       if (implied.empty()) return Json::object();
-      fail_input_if(implied.size() > 1, "a schema without \"type\" speaks of ", implied.front(), "s and ", implied.back(),
-                    "s");
+      fail_input_if(implied.size() > 1, "a schema without \"type\" speaks of ", implied.front(), "s and ",
+                    implied.back(), "s");
       type = implied[0];
     }
     if (type == "string") return text(schema);

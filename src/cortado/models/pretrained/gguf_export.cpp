@@ -34,7 +34,8 @@ const GgmlType& type_of_tensor(const GgufTensorOf& tensor, const GgmlType& wante
 
 // Whether it may be a descendant of Llama.
 bool is_decoder(const ModelConfig& config) {
-  const bool gated = config.feed_forward.kind == FeedForwardKind::kSwiglu || config.feed_forward.kind == FeedForwardKind::kGeglu;
+  const bool gated =
+      config.feed_forward.kind == FeedForwardKind::kSwiglu || config.feed_forward.kind == FeedForwardKind::kGeglu;
   return gated && config.changes.empty() && std::ranges::all_of(config.layers, [](const Json& layer) {
            return layer["mixer"] == kSoftmax.name || layer["mixer"] == kSlidingWindow.name;
          });

@@ -227,7 +227,9 @@ RenamedWeights gguf_weights(const RenamedModel& folder, const GgufLayout& layout
 namespace {
 
 // Without the ones at its beginning, which llama.cpp's quantizer drops.
-Shape without_ones(const Shape& shape) { return {std::ranges::find_if(shape, [](auto n) { return n != 1; }), shape.end()}; }
+Shape without_ones(const Shape& shape) {
+  return {std::ranges::find_if(shape, [](auto n) { return n != 1; }), shape.end()};
+}
 
 TheirTensors tensors_of(const std::shared_ptr<const GgufFile>& file, const RenamedWeights& weights) {
   TheirTensors tensors;
