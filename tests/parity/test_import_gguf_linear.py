@@ -137,7 +137,7 @@ def test_what_is_not_computed_is_refused(name, keys, words, made, refused, tmp_p
 
 
 @pytest.mark.mechanism("mamba")
-def test_experts_in_some_layers_are_refused(made, refused, tmp_path):
-    model, architecture = made("jamba")
-    write_linear_gguf(tmp_path / "model.gguf", model, architecture, more=[("blk.1.ffn_gate_inp.weight", np.zeros((4, 32), np.float32))])
-    assert "experts in 1 of 3 layers" in refused("import", tmp_path / "model.gguf", "--out", tmp_path / "ours")
+def test_experts_at_unequal_distances_are_refused(made, refused, tmp_path):
+    model, architecture = made("jamba_mixed")  # in layers 1 and 3 of 5
+    write_linear_gguf(tmp_path / "model.gguf", model, architecture, more=[("blk.0.ffn_gate_inp.weight", np.zeros((4, 32), np.float32))])
+    assert "experts in layers 0 and 1, but then not" in refused("import", tmp_path / "model.gguf", "--out", tmp_path / "ours")

@@ -88,7 +88,8 @@ const std::string kText =
 // rows at once.
 bool exact(const std::string& mixer) {
   static const std::set<std::string> kNot = {"performer", "exact_chunked", "s5",     "luna", "gated_delta_net",
-                                             "kda",       "delta_net",     "mamba2", "mla",  "parallel_hybrid"};
+                                             "kda",       "delta_net",     "mamba2", "mla",  "parallel_hybrid",
+                                             "rwkv7"};
   const Json settings = parse_json(mixer, "test");
   const std::string name = settings.at("mixer");
   Json first = {{"mixer", name}};

@@ -142,7 +142,10 @@ const char* plain_type(const PretrainedDecoder& decoder) {
 }  // namespace
 
 std::string hugging_face_type(const PretrainedDecoder& decoder) {
-  expect(decoder.model.pre_norm && decoder.model.changes.empty(), "layers without norms before their branches");
+  const auto same_norms = [](const auto& it) { return !it.second.pre_norm && !it.second.post_norm; };
+  expect(decoder.model.pre_norm && std::ranges::all_of(decoder.model.changes, same_norms),
+         "layers without norms before their branches");
+  expect(decoder.model.changes.empty(), "layers with a feed-forward of their own");
   expect(!decoder.attention.joint_qk_norm, "norms of queries and keys over all heads together");
   if (decoder.gemma()) return gemma_type(decoder);
   const ModelConfig& model = decoder.model;
@@ -257,7 +260,6 @@ PretrainedDecoder decoder_of(const ModelConfig& config) {
   expect(!config.head_bias, "bias of the head");
   expect(!config.embedding_norm, "norm after the embedding");
   expect(!config.normed_residual, "branches that are added to the norms' outputs");
-  expect(config.changes.empty(), "layers with norms or feed-forwards of their own");
   PretrainedDecoder decoder;
   decoder.model = config;
   AttentionSettings& first = decoder.attention = attention_of(config, 0);

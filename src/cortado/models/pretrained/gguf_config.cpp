@@ -163,7 +163,7 @@ ExpertPeriod read_expert_period(const GgufKeys& keys) {
   const int64_t period = second < keys.layers ? second - first : keys.layers;
   for (int64_t i = 0; i < keys.layers; ++i) {
     keys.file.fail_if(mixed(i) != (i % period == first), "has experts in layers ", first, " and ", second,
-                      ", and not in every ", period, "th");
+                      ", but then not at equal distances, which is not supported");
   }
   return {first, period};
 }

@@ -2,6 +2,7 @@
 #include "cortado/testing/threads.h"
 
 #include "cortado/primitives/delta_scan/kernel.h"
+#include "cortado/primitives/dplr_scan/kernel.h"
 #include "cortado/primitives/elementwise_scan/kernel.h"
 #include "cortado/primitives/gated_scan/kernel.h"
 #include "cortado/primitives/latte_scan/kernel.h"
@@ -113,6 +114,46 @@ TEST(KernelThreads, DeltaScan) {
     call.initial_grad = {dstate.data(), streams.heads, 1};
     expect_same_on_any_number_of_threads([&](const Parallel& p) { delta::run_scan(call, p); },
                                          {&dy, &dx, &dv, &dg, &dbeta, &dstate});
+  }
+}
+
+TEST(KernelThreads, DplrScan) {
+  for (const Streams& streams : kStreams) {
+    Inputs in;
+    const auto keys = static_cast<size_t>(kBatch * kTime * kHeads * kKeys);
+    Floats a = random_floats(keys, -0.1f, 0.1f), b = random_floats(keys, -0.1f, 0.1f);
+    Floats o = streams.of(kValues), last = streams.states();
+    dplr::ScanKernel call{.rows = streams.batch,
+                          .tokens = kTime,
+                          .heads = streams.heads,
+                          .keys = kKeys,
+                          .values = kValues,
+                          .bounds = nullptr,
+                          .factor = 0.5f,
+                          .q = in.q.data(),
+                          .k = in.k.data(),
+                          .v = in.v.data(),
+                          .a = a.data(),
+                          .b = b.data(),
+                          .g = in.g.data(),
+                          .start = in.state.data(),
+                          .o = o.data(),
+                          .last = last.data()};
+    expect_same_on_any_number_of_threads([&](const Parallel& p) { dplr::run_scan(call, p); }, {&o, &last});
+
+    Floats dq = streams.of(kKeys), dk = dq, da = dq, db = dq, dg = dq, dv = streams.of(kValues);
+    Floats dstart = streams.states();
+    call.grad_o = in.w.data();
+    call.grad_last = in.state.data();
+    call.dq = dq.data();
+    call.dk = dk.data();
+    call.dv = dv.data();
+    call.da = da.data();
+    call.db = db.data();
+    call.dg = dg.data();
+    call.dstart = dstart.data();
+    expect_same_on_any_number_of_threads([&](const Parallel& p) { dplr::run_gradient(call, p); },
+                                         {&dq, &dk, &dv, &da, &db, &dg, &dstart});
   }
 }
 

@@ -107,8 +107,9 @@ void read_seed_oss(JsonReader& config, PretrainedDecoder& decoder) {
 }  // namespace
 
 std::vector<DecoderFamily> llama_families() {
-  return {{"llama", read_llama}, {"mistral", read_mistral}, {"ministral", read_mistral}, {"qwen2", read_qwen2},
-          {"qwen3", read_qwen3}, {"smollm3", read_smollm3}, {"granite", read_granite},   {"seed_oss", read_seed_oss}};
+  return {{"llama", read_llama},       {"mistral", read_mistral},  {"qwen2", read_qwen2},
+          {"qwen3", read_qwen3},       {"smollm3", read_smollm3},  {"granite", read_granite},
+          {"seed_oss", read_seed_oss}, {"ministral", read_mistral}};
 }
 
 }  // namespace cortado
