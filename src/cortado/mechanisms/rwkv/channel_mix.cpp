@@ -8,72 +8,72 @@ namespace cortado {
 namespace {
 
 // State: "shift" [rows,1,D].
-class Rwkv4ChannelMixer : public Mixer {
+class ChannelMixer : public Mixer {
  public:
-  Rwkv4ChannelMixer(JsonReader& settings, const MixerContext& context) : Mixer("rwkv4_channel_mix"), dim_(context.dim) {
-    const int64_t hidden = settings.integer("hidden", 1, 1 << 20, 4 * dim_);
+  ChannelMixer(const char* name, JsonReader& settings, const MixerContext& context)
+      : Mixer(name), dim_(context.dim), hidden_(settings.integer("hidden", 1, 1 << 20, 4 * dim_)) {}
+
+  Tensor reference(const Tensor& x) override { return output(x, previous_reference(x)); }
+
+  Joining joining() const override { return {1, 0}; }
+
+ protected:
+  // Maps each token and the previous one.
+  virtual Tensor output(const Tensor& x, const Tensor& before) const = 0;
+
+  int64_t dim_, hidden_;
+
+ private:
+  void declare(StateLayout& layout) const override { declare_shift(layout, dim_); }
+
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    return output(x, previous(x, batch, state));
+  }
+};
+
+class Rwkv4ChannelMixer : public ChannelMixer {
+ public:
+  Rwkv4ChannelMixer(JsonReader& settings, const MixerContext& context)
+      : ChannelMixer("rwkv4_channel_mix", settings, context) {
     const Tensor share = (at::arange(dim_, at::kFloat) / static_cast<double>(dim_)).pow(Depth(context).rest);
     register_parameter(mix_k_, "mix_k", share.clone(), Role::kDynamics);
     register_parameter(mix_r_, "mix_r", share.clone(), Role::kDynamics);
-    k_ = register_module("k", std::make_shared<Linear>(dim_, hidden));
+    k_ = register_module("k", std::make_shared<Linear>(dim_, hidden_));
     r_ = register_module("r", std::make_shared<Linear>(dim_, dim_));
-    v_ = register_module("v", make_output_linear(hidden, dim_));
+    v_ = register_module("v", make_output_linear(hidden_, dim_));
   }
-
-  Tensor reference(const Tensor& x) override { return output(x, previous_reference(x)); }
 
   double flops_per_token(int64_t) const override {
     return weight_flops() + 6.0 * static_cast<double>(dim_);  // two mixes of the shift
   }
 
-  Joining joining() const override { return {1, 0}; }
-
  private:
-  void declare(StateLayout& layout) const override { declare_shift(layout, dim_); }
-
-  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
-    return output(x, previous(x, batch, state));
-  }
-
-  Tensor output(const Tensor& x, const Tensor& before) const {
+  Tensor output(const Tensor& x, const Tensor& before) const override {
     const auto mixed = [&](const Tensor& mix) { return before + mix * (x - before); };
     return at::sigmoid(r_->forward(mixed(mix_r_))) * v_->forward(k_->forward(mixed(mix_k_)).relu().square());
   }
 
-  int64_t dim_;
   std::shared_ptr<Linear> k_, r_, v_;
   Tensor mix_k_, mix_r_;  // [D]
 };
 
-// State: "shift" [rows,1,D].
-class Rwkv7ChannelMixer : public Mixer {
+class Rwkv7ChannelMixer : public ChannelMixer {
  public:
-  Rwkv7ChannelMixer(JsonReader& settings, const MixerContext& context) : Mixer("rwkv7_channel_mix"), dim_(context.dim) {
-    const int64_t hidden = settings.integer("hidden", 1, 1 << 20, 4 * dim_);
+  Rwkv7ChannelMixer(JsonReader& settings, const MixerContext& context)
+      : ChannelMixer("rwkv7_channel_mix", settings, context) {
     const Tensor place = at::arange(dim_, at::kFloat) / static_cast<double>(dim_);
     register_parameter(mix_k_, "mix_k", 1 - place.pow(std::pow(Depth(context).rest, 4)), Role::kDynamics);
-    k_ = register_module("k", std::make_shared<Linear>(dim_, hidden));
-    v_ = register_module("v", make_output_linear(hidden, dim_));
+    k_ = register_module("k", std::make_shared<Linear>(dim_, hidden_));
+    v_ = register_module("v", make_output_linear(hidden_, dim_));
   }
-
-  Tensor reference(const Tensor& x) override { return output(x, previous_reference(x)); }
 
   double flops_per_token(int64_t) const override { return weight_flops() + 3.0 * static_cast<double>(dim_); }
 
-  Joining joining() const override { return {1, 0}; }
-
  private:
-  void declare(StateLayout& layout) const override { declare_shift(layout, dim_); }
-
-  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
-    return output(x, previous(x, batch, state));
-  }
-
-  Tensor output(const Tensor& x, const Tensor& before) const {
+  Tensor output(const Tensor& x, const Tensor& before) const override {
     return v_->forward(k_->forward(x + mix_k_ * (before - x)).relu().square());
   }
 
-  int64_t dim_;
   std::shared_ptr<Linear> k_, v_;
   Tensor mix_k_;  // [D]: the share of the previous token
 };
