@@ -224,8 +224,7 @@ PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file) {
     if (!pairs || (!q && !k)) return tensor;
     // Our rotation pairs halves: rows 0 .. d/2 - 1 come first, then the others.
     const int64_t heads = q ? attention.heads : attention.kv_heads;
-    const Tensor pairs = tensor.reshape({heads, attention.head_dim / 2, 2, -1});
-    return pairs.transpose(1, 2).reshape(tensor.sizes());
+    return tensor.reshape({heads, attention.head_dim / 2, 2, -1}).transpose(1, 2).reshape(tensor.sizes());
   };
   source.is_idle = [](const std::string& name) {
     return name == kRopeFactors || name == kLongFactors || name == kShortFactors;
