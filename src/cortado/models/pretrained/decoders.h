@@ -35,8 +35,6 @@ struct DecoderDefaults {
 
 // Reads all sizes, the norms' epsilon and whether the head is tied.
 void read_decoder_sizes(JsonReader& config, PretrainedDecoder& decoder, const DecoderDefaults& defaults = {});
-// Reads the rotary positions of all layers, which must turn whole heads.
-Rotary read_whole_rope(JsonReader& config, double usual_theta = 1e4);
 // Reads "attention_bias", which all four maps of the attention have or none.
 void read_attention_bias(JsonReader& config, PretrainedDecoder& decoder);
 // Reads "layer_types" of transformers 5, or asks `is_sliding` for each layer's number.

@@ -45,12 +45,6 @@ void read_decoder_sizes(JsonReader& config, PretrainedDecoder& decoder, const De
   model.tied = config.boolean("tie_word_embeddings", defaults.tied);
 }
 
-Rotary read_whole_rope(JsonReader& config, double usual_theta) {
-  const PretrainedRope rope = read_rope(config, 1.0, usual_theta);
-  config.fail_if(rope.fraction != 1.0, "rotary positions on a part of each head are not supported");
-  return {rope.theta, rope.scaling};
-}
-
 void read_attention_bias(JsonReader& config, PretrainedDecoder& decoder) {
   decoder.attention.bias = decoder.attention.output_bias = config.boolean("attention_bias", false);
 }

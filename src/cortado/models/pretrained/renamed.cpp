@@ -51,9 +51,11 @@ void RenamedWeights::norm(const std::string& ours, const std::string& theirs, in
   map(ours + ".weight", theirs + ".weight", {dim}, zero_centred ? add_one : std::function<Tensor(const Tensor&)>());
 }
 
-void RenamedWeights::gated(const std::string& ours, const std::string& theirs, int64_t dim, int64_t hidden, bool bias) {
-  for (const char* name : {".gate", ".up"}) linear(ours + name, concat(theirs, name, "_proj"), hidden, dim, bias);
-  linear(ours + ".down", theirs + ".down_proj", dim, hidden, bias);
+void RenamedWeights::gated(const std::string& ours, const std::string& theirs, int64_t dim, int64_t hidden, bool bias,
+                           const GatedNames& names) {
+  linear(ours + ".gate", concat(theirs, ".", names.gate), hidden, dim, bias);
+  linear(ours + ".up", concat(theirs, ".", names.up), hidden, dim, bias);
+  linear(ours + ".down", concat(theirs, ".", names.down), dim, hidden, bias);
 }
 
 void RenamedWeights::gated_joint(const std::string& ours, const std::string& gate_up, const std::string& down,
@@ -64,12 +66,9 @@ void RenamedWeights::gated_joint(const std::string& ours, const std::string& gat
   map(ours + ".down.weight", down, {dim, hidden});
 }
 
-void RenamedWeights::experts(const std::string& theirs, const ExpertSizes& sizes, const ExpertNames& names) {
+void RenamedWeights::experts(const std::string& theirs, const ExpertSizes& sizes, const GatedNames& names) {
   for (int64_t i = 0; i < sizes.count; ++i) {
-    const std::string ours = concat("feed_forward.experts.", i), place = concat(theirs, ".", i, ".");
-    linear(ours + ".gate", place + names.gate, sizes.hidden, sizes.dim);
-    linear(ours + ".up", place + names.up, sizes.hidden, sizes.dim);
-    linear(ours + ".down", place + names.down, sizes.dim, sizes.hidden);
+    gated(concat("feed_forward.experts.", i), concat(theirs, ".", i), sizes.dim, sizes.hidden, /*bias=*/false, names);
   }
   joint_experts(theirs + ".gate_up_proj", theirs + ".down_proj", sizes);
 }

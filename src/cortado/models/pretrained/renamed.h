@@ -41,8 +41,8 @@ struct ExpertSizes {
   int64_t count, dim, hidden;  // E, D, F
 };
 
-// Their names of an expert's maps.
-struct ExpertNames {
+// Their names of the three maps of a SwiGLU or GeGLU.
+struct GatedNames {
   const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";
 };
 
@@ -66,14 +66,15 @@ struct RenamedWeights {
   void qkv_convolutions(int64_t keys, int64_t values, int64_t taps);
   // A norm without a bias. `zero_centred`: theirs multiplies by 1 + w.
   void norm(const std::string& ours, const std::string& theirs, int64_t dim, bool zero_centred = false);
-  // The three maps of SwiGLU or GeGLU: gate, up, down here; gate_proj, up_proj, down_proj there.
-  void gated(const std::string& ours, const std::string& theirs, int64_t dim, int64_t hidden, bool bias = false);
+  // The three maps of SwiGLU or GeGLU: gate, up, down here.
+  void gated(const std::string& ours, const std::string& theirs, int64_t dim, int64_t hidden, bool bias = false,
+             const GatedNames& names = {});
   // As gated(), with gate and up in one tensor, the gate's rows first.
   void gated_joint(const std::string& ours, const std::string& gate_up, const std::string& down, int64_t dim,
                    int64_t hidden);
   // The SwiGLUs of a mixture, "feed_forward.experts.N": with tensors of their own, THEIRS.N.gate_proj.weight and so on,
   // or in two tensors for all of them, which is the form that transformers 5 has in memory.
-  void experts(const std::string& theirs, const ExpertSizes& sizes, const ExpertNames& names = {});
+  void experts(const std::string& theirs, const ExpertSizes& sizes, const GatedNames& names = {});
   // The second of these forms, by the names of the two tensors: [E, 2 F, D], the gate's rows first, and [E, D, F].
   void joint_experts(const std::string& gate_up, const std::string& down, const ExpertSizes& sizes);
   // Applies one more change to a weight, if it has been mapped.

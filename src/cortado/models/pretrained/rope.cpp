@@ -179,7 +179,14 @@ PretrainedRope read_rope(JsonReader& config, double usual_fraction, double usual
   return read;
 }
 
-void write_rope(const PretrainedRope& rope, Json& config) {
+Rotary read_whole_rope(JsonReader& config, double usual_theta) {
+  const PretrainedRope rope = read_rope(config, 1.0, usual_theta);
+  config.fail_if(rope.fraction != 1.0,
+                 "\"partial_rotary_factor\": rotary positions on a part of each head are not supported");
+  return {rope.theta, rope.scaling};
+}
+
+void write_rope(const Rotary& rope, Json& config) {
   config["positions"] = "rotary";
   config["rope_theta"] = rope.theta;
   if (rope.scaling.type != RotaryScaling::Type::kNone) config["rope_scaling"] = rope.scaling.to_json();

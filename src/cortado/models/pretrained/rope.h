@@ -17,8 +17,14 @@ struct PretrainedRope {
 // scaling, unknown keys and contradicting values.
 PretrainedRope read_rope(JsonReader& config, double usual_fraction = 1.0, double usual_theta = 1e4);
 
+// As read_rope(), of models that turn whole heads. Throws InputError for a fraction.
+Rotary read_whole_rope(JsonReader& config, double usual_theta = 1e4);
+
 // Makes them the rotary positions of our config; the mixers' "rotary_fraction" is the caller's.
-void write_rope(const PretrainedRope& rope, Json& config);
+void write_rope(const Rotary& rope, Json& config);
+inline void write_rope(const PretrainedRope& rope, Json& config) {
+  write_rope(Rotary(rope.theta, rope.scaling), config);
+}
 
 // A scaling as "rope_scaling" says it; null: none.
 Json rope_scaling_json(const RotaryScaling& scaling);

@@ -140,8 +140,7 @@ RenamedModel read_falcon_h1(JsonReader& config) {
   expect_silu(config);
   expect(config, "mamba_use_mlp", true);
   const FalconMultipliers by = read_falcon_multipliers(config);
-  const PretrainedRope rope = read_rope(config);
-  config.fail_if(rope.fraction != 1.0, "rotary positions on a part of each head are not supported");
+  const Rotary rope = read_whole_rope(config);
   const RenamedMixer attention = read_falcon_attention(config, dim, by),
                      mamba = read_falcon_mamba2(config, dim, norm_eps, by);
   Json json = config_of(sizes, tied);

@@ -4,14 +4,13 @@
 #include <utility>
 
 #include "cortado/base/words.h"
-#include "cortado/models/pretrained/rope.h"
 
 namespace cortado {
 
-RenamedFeedForward swiglu(const std::string& theirs, int64_t dim, int64_t hidden, bool bias) {
+RenamedFeedForward swiglu(const std::string& theirs, int64_t dim, int64_t hidden, bool bias, const GatedNames& names) {
   RenamedFeedForward read;
   read.settings = {{"type", "swiglu"}, {"dim", hidden}, {"bias", bias}};
-  read.gated("feed_forward", theirs, dim, hidden, bias);
+  read.gated("feed_forward", theirs, dim, hidden, bias, names);
   return read;
 }
 
@@ -23,13 +22,6 @@ LayeredModel read_layered(JsonReader& config, const LayeredDefaults& usual) {
   json["context"] = config.integer("max_position_embeddings", 0, int64_t{1} << 40, usual.context);
   json["layers"] = Json::array();
   return {sizes, json};
-}
-
-void LayeredModel::read_positions(JsonReader& config, double usual_theta) {
-  const PretrainedRope rope = read_rope(config, 1.0, usual_theta);
-  config.fail_if(rope.fraction != 1.0,
-                 "\"partial_rotary_factor\": rotary positions on a part of each head are not supported");
-  write_rope(rope, json);
 }
 
 void LayeredModel::add(const RenamedMixer& mixer, const std::string& their_mixer,

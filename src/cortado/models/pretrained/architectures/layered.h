@@ -14,8 +14,9 @@ struct RenamedFeedForward : RenamedWeights {
   Json settings;
 };
 
-// A SwiGLU whose tensors are THEIRS.gate_proj, THEIRS.up_proj and THEIRS.down_proj.
-RenamedFeedForward swiglu(const std::string& theirs, int64_t dim, int64_t hidden, bool bias = false);
+// A SwiGLU whose tensors lie in `theirs`.
+RenamedFeedForward swiglu(const std::string& theirs, int64_t dim, int64_t hidden, bool bias = false,
+                          const GatedNames& names = {});
 
 // Values that a config may omit.
 struct LayeredDefaults {
@@ -33,8 +34,6 @@ struct LayeredModel {
   RenamedWeights layers = {};
 
   double norm_eps() const { return json["norm_eps"]; }
-  // Reads rotary positions of whole heads.
-  void read_positions(JsonReader& config, double usual_theta = 1e4);
   // Adds a layer whose mixer's tensors lie in `their_mixer`.
   void add(const RenamedMixer& mixer, const std::string& their_mixer, const RenamedFeedForward& feed_forward);
   RenamedModel model(JsonReader& config) &&;

@@ -1,5 +1,6 @@
 // LFM2 of transformers: gated short convolutions, and softmax attention with normed queries and keys in some layers.
 #include "cortado/models/pretrained/architectures/layered.h"
+#include "cortado/models/pretrained/rope.h"
 
 namespace cortado {
 namespace {
@@ -52,28 +53,19 @@ std::vector<bool> read_attention_layers(JsonReader& config, int64_t layers) {
   return read_layer_numbers(config, "full_attn_idxs", layers);
 }
 
-RenamedFeedForward read_lfm2_feed_forward(JsonReader& config, int64_t dim) {
-  const int64_t hidden = read_hidden(config);
-  RenamedFeedForward read;
-  read.settings = {{"type", "swiglu"}, {"dim", hidden}};
-  read.linear("feed_forward.gate", "feed_forward.w1", hidden, dim);
-  read.linear("feed_forward.up", "feed_forward.w3", hidden, dim);
-  read.linear("feed_forward.down", "feed_forward.w2", dim, hidden);
-  return read;
-}
-
 RenamedModel read_lfm2(JsonReader& config) {
   LayeredModel read = read_layered(config, {.context = 128000});
   const int64_t dim = read.sizes.dim;
   read.json["embedding"]["tied"] = config.boolean("tie_embedding", config.boolean("tie_word_embeddings", true));
   read.json["norm_eps"] = config.number("norm_eps", 0.0, 1.0, 1e-5);
-  read.read_positions(config, 1e6);
+  write_rope(read_whole_rope(config, 1e6), read.json);
   read.mixer_norm = "operator_norm";
   read.feed_forward_norm = "ffn_norm";
   read.last_norm = "embedding_norm";  // in spite of its name
   const RenamedMixer convolution = read_convolution(config, dim),
                      attention = read_lfm2_attention(config, dim, read.norm_eps());
-  const RenamedFeedForward feed_forward = read_lfm2_feed_forward(config, dim);
+  const RenamedFeedForward feed_forward =
+      swiglu("feed_forward", dim, read_hidden(config), /*bias=*/false, {"w1", "w3", "w2"});
   for (const bool attends : read_attention_layers(config, read.sizes.layers)) {
     read.add(attends ? attention : convolution, attends ? "self_attn" : "conv", feed_forward);
   }

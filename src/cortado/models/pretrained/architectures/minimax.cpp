@@ -2,6 +2,7 @@
 // norms' output.
 #include "cortado/models/pretrained/architectures/attention.h"
 #include "cortado/models/pretrained/architectures/layered.h"
+#include "cortado/models/pretrained/rope.h"
 
 namespace cortado {
 namespace {
@@ -66,7 +67,7 @@ RenamedModel read_minimax(JsonReader& config) {
   const int64_t dim = read.sizes.dim, layers = read.sizes.layers;
   expect(config, "sliding_window", Json());
   const MinimaxFactors factors = read_minimax_factors(config);
-  read.read_positions(config, 1e6);
+  write_rope(read_whole_rope(config, 1e6), read.json);
   RenamedMixer attention = read_attention(config, dim, {.key_heads = 8});
   expect(config, "rotary_dim", attention.settings["head_dim"]);
   const RenamedMixer lightning = lightning_mixer(dim, attention, factors.linear);

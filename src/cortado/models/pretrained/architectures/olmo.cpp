@@ -82,9 +82,7 @@ std::string type_of_layer(JsonReader& config, const Olmo& olmo, int64_t layer, c
 
 RenamedModel read_olmo2(JsonReader& config) {
   Olmo olmo = read_olmo(config, 1e-5);
-  const PretrainedRope rope = read_rope(config);
-  config.fail_if(rope.fraction != 1.0, "rotary positions on a part of each head are not supported");
-  write_rope(rope, olmo.json);
+  write_rope(read_whole_rope(config), olmo.json);
   const RenamedMixer attention = read_olmo_attention(config, olmo.sizes.dim, olmo.norm_eps);
   for (int64_t i = 0; i < olmo.sizes.layers; ++i) olmo.add(attention, "self_attn", /*after=*/true);
   return std::move(olmo).model(config);
@@ -94,7 +92,7 @@ RenamedModel read_olmo2(JsonReader& config) {
 RenamedModel read_olmo3(JsonReader& config) {
   Olmo olmo = read_olmo(config, 1e-5);
   const RopesByType ropes = read_ropes_by_type(config, {5e5, 5e5});
-  write_rope({ropes.sliding.theta, ropes.sliding.scaling, 1.0}, olmo.json);
+  write_rope(ropes.sliding, olmo.json);
   RenamedMixer full = read_olmo_attention(config, olmo.sizes.dim, olmo.norm_eps);
   RenamedMixer sliding = full;
   sliding.settings["mixer"] = "sliding_window";
@@ -147,11 +145,7 @@ RenamedModel read_olmo_hybrid(JsonReader& config) {
   // The published models have no positions: their base is null.
   const Json rope = config.any("rope_parameters");
   const bool bare = rope.is_object() && rope.contains("rope_theta") && rope["rope_theta"].is_null();
-  if (!bare) {
-    const PretrainedRope read = read_rope(config);
-    config.fail_if(read.fraction != 1.0, "rotary positions on a part of each head are not supported");
-    write_rope(read, olmo.json);
-  }
+  if (!bare) write_rope(read_whole_rope(config), olmo.json);
   const RenamedMixer attention = read_olmo_attention(config, olmo.sizes.dim, olmo.norm_eps),
                      linear = read_olmo_delta_net(config, olmo.sizes.dim);
   for (int64_t i = 0; i < olmo.sizes.layers; ++i) {

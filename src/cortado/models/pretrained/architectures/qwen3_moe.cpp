@@ -1,6 +1,7 @@
 // Qwen3-MoE of transformers: Qwen3's attention, and experts in all layers or some.
 #include "cortado/models/pretrained/architectures/attention.h"
 #include "cortado/models/pretrained/architectures/layered.h"
+#include "cortado/models/pretrained/rope.h"
 
 namespace cortado {
 namespace {
@@ -24,7 +25,7 @@ RenamedFeedForward qwen3_experts(JsonReader& config, int64_t dim) {
 RenamedModel read_qwen3_moe(JsonReader& config) {
   LayeredModel read = read_layered(config, {.context = 32768});
   const int64_t dim = read.sizes.dim;
-  read.read_positions(config);
+  write_rope(read_whole_rope(config), read.json);
   expect(config, "use_sliding_window", false);
   RenamedMixer attention = read_attention(config, dim, {.key_heads = 4});
   add_qk_norms(attention, read.norm_eps());
