@@ -90,7 +90,7 @@ at::Tensor derivative_by_channels(const ValuePath& path, int64_t heads) {
   const int64_t tokens = out.size(1), all = out.size(2), channels = out.size(3), shared = value_heads(path, out);
   if (all % shared != 0) return {};
   const int64_t group = all / shared;  // output heads per value head
-  const at::Tensor weights = at::zeros({all, tokens, tokens}, out.options().requires_grad(false));
+  at::Tensor weights = at::zeros({all, tokens, tokens}, out.options().requires_grad(false));
   for (int64_t first = 0; first < tokens * group; first += channels) {
     const at::Tensor seed = at::zeros_like(out);
     const int64_t count = std::min(channels, tokens * group - first);

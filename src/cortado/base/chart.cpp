@@ -245,8 +245,9 @@ class HeatMapDrawing {
     out_ = svg_head(width, height, 11);
     out_ += svg_text(width / 2, 24, map_.title, "text-anchor=\"middle\" font-size=\"15\"");
     for (size_t i = 0; i < count; ++i) {
-      panel(map_.panels[i], kNames + double(i % kAcross) * (kNames + kPanel),
-            40 + kAbove / 2 + double(i / kAcross) * (kAbove + kPanel + kUnder));
+      const size_t row = i / kAcross, column = i % kAcross;
+      panel(map_.panels[i], kNames + double(column) * (kNames + kPanel),
+            40 + kAbove / 2 + double(row) * (kAbove + kPanel + kUnder));
     }
     scale(kNames, height - kScale + 8);
     return out_ + "</svg>\n";

@@ -17,8 +17,8 @@ void keep_freed_memory() {
   // Allocates once to grow the heap, and asks for huge pages there. Pages get memory only when they are touched.
   constexpr std::uintptr_t kHugePage = std::uintptr_t{1} << 21;
   void* volatile heap = std::malloc(kLargest - 4096);
-  const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(heap) + kHugePage - 1) / kHugePage * kHugePage;
-  if (heap) madvise(reinterpret_cast<void*>(begin), kLargest - 2 * kHugePage, MADV_HUGEPAGE);
+  const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(heap) % kHugePage;
+  if (heap) madvise(static_cast<char*>(heap) + (kHugePage - past), kLargest - 2 * kHugePage, MADV_HUGEPAGE);
   std::free(heap);
 #endif
 }

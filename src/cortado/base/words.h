@@ -42,7 +42,7 @@ Enum value_of(const Words<Enum>& words, std::string_view name, std::string_view 
 
 // Returns the name of a value, which must be in `words`.
 template <typename Enum>
-const std::string& name_of(const Words<Enum>& words, Enum wanted) {
+const std::string& name_of(const Words<Enum>& words, const Enum& wanted) {
   for (const auto& [name, value] : words) {
     if (value == wanted) return name;
   }

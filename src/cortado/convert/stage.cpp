@@ -100,7 +100,7 @@ void Stage::fields(JsonFields& json, TrainerState& state, std::vector<double>& b
   json.values("best", best, "numbers");
 }
 
-Stage::Stage(std::string name, std::shared_ptr<Objective> objective, std::shared_ptr<const Chunks> chunks,
+Stage::Stage(std::string name, std::shared_ptr<Objective> objective, const std::shared_ptr<const Chunks>& chunks,
              const StageOptions& options, const Ranks& ranks)
     : name_(std::move(name)),
       objective_(std::move(objective)),
@@ -149,7 +149,7 @@ void Stage::restore(const NamedTensors& tensors, const Json& standing, const std
   JsonFields::read(
       standing, place, [&](JsonFields& json) { fields(json, state, before_, best_losses_); }, /*required=*/true);
   std::map<std::string, Tensor> given(tensors.begin(), tensors.end());
-  const auto take = [&](const std::string& name, Tensor into) {
+  const auto take = [&](const std::string& name, const Tensor& into) {
     const auto found = given.find(name);
     fail_input_if(found == given.end(), "[--resume] the checkpoint is of another conversion: it has no \"", name, "\"");
     fail_input_if(found->second.sizes() != into.sizes(), "[--resume] the checkpoint is of another conversion: \"", name,

@@ -63,7 +63,7 @@ struct Survey {
   int64_t characters = 0;  // bytes for the byte tokenizer
 };
 
-Survey survey(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenizer, int64_t bytes) {
+Survey survey(const PrepareOptions& options, const std::shared_ptr<Tokenizer>& tokenizer, int64_t bytes) {
   const bool any_bytes = tokenizer ? tokenizer->kind() == "byte" : options.tokenizer == "byte";
   ProgressBar bar = make_bar("reading", bytes, options.progress);
   DocumentStream stream(options.files, options.document_separator, any_bytes, [&](int64_t read) { bar.update(read); });

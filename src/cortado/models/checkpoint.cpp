@@ -67,9 +67,9 @@ constexpr std::string_view kOthers = "/model.safetensors", kShards = "/model.saf
 // shards, as transformers writes them.
 std::string weights_path(const std::string& run, const std::string& which) {
   fail_input_if(which != "best" && which != "last", "[checkpoint] expected \"best\" or \"last\", got \"", which, "\"");
-  const std::string wanted = run + "/" + which + ".safetensors";
+  std::string wanted = run + "/" + which + ".safetensors";
   if (exists(wanted)) return wanted;
-  const std::string last = run + "/last.safetensors";
+  std::string last = run + "/last.safetensors";
   for (const std::string_view others : {kOthers, kShards}) {
     if (!exists(last) && exists(concat(run, others))) return concat(run, others);
   }

@@ -182,7 +182,7 @@ void input_fields(JsonFields& json, int64_t& channels) {
 
 // An object that another layer (train/, tasks/) reads.
 Json unread_object(JsonReader& reader, const std::string& key, const Json& absent) {
-  const Json object = reader.any(key);
+  Json object = reader.any(key);
   if (object.is_null()) return absent;
   if (!object.is_object()) reader.fail("\"", key, "\" must be an object, got ", object.dump());
   return object;

@@ -138,7 +138,7 @@ class EndsPart : public Part {
   }
   Tensor forward(const std::vector<Tensor>& inputs, const Batch& batch, SequenceState* state) override {
     if (kind_ == "embedding") return ends_->embed(inputs[0], batch, state);
-    const Tensor x = ends_->normalize(inputs[0]);
+    Tensor x = ends_->normalize(inputs[0]);
     if (kind_ == "norm") return x;
     return kind_ == "logits" ? ends_->logits(x) : ends_->loss_of(x, inputs[1]);
   }

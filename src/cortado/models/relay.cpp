@@ -215,7 +215,7 @@ Tensor Relay::forward(Mixer& mixer, Layer layer, const Tensor& x, const Batch& b
   if (joins(mixer, layer.count, batch)) return join(mixer, x, batch, state);
   if (part() > 0)
     replace(state, ReceiveState::apply(x, this, layer.number, static_cast<int64_t>(state.tensors().size())));
-  const Tensor y = mixer.forward(x, batch, &state);
+  Tensor y = mixer.forward(x, batch, &state);
   if (part() + 1 == parts_) return y;
   const auto left = tensors_of(state);
   return SendState::apply(y, this, layer.number, at::TensorList(left));

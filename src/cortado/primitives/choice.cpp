@@ -21,7 +21,20 @@ std::string traced_to() {
 class Calls {
  public:
   ~Calls() {
-    if (counts_.empty()) return;
+    try {
+      if (!counts_.empty()) print();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "[trace] %s\n", error.what());
+    }
+  }
+
+  void add(const char* op, const char* path, const Tensor& x) {
+    const std::lock_guard lock(mutex_);
+    ++counts_[{op, path, c10::DeviceTypeName(x.device().type(), true), c10::toString(x.scalar_type())}];
+  }
+
+ private:
+  void print() const {
     const std::string to = traced_to();
     std::FILE* file = to == "1" ? stderr : std::fopen(to.c_str(), "a");
     if (!file) return;
@@ -39,12 +52,6 @@ class Calls {
     if (to != "1") std::fclose(file);
   }
 
-  void add(const char* op, const char* path, const Tensor& x) {
-    const std::lock_guard lock(mutex_);
-    ++counts_[{op, path, c10::DeviceTypeName(x.device().type(), true), c10::toString(x.scalar_type())}];
-  }
-
- private:
   std::mutex mutex_;
   std::map<std::tuple<std::string, std::string, std::string, std::string>, int64_t> counts_;
 };

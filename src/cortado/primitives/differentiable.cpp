@@ -146,7 +146,7 @@ void record(const GradientOperator& gradient, const c10::FunctionSchema& schema,
     if (name.starts_with("grad_")) {
       set_gradient(results[static_cast<std::ptrdiff_t>(i)], inputs, node);
     } else if (name.starts_with("need_")) {
-      const auto needed = arguments[place_of(schema.arguments(), gradient.optional_work)];
+      const auto& needed = arguments[place_of(schema.arguments(), gradient.optional_work)];
       node->keep(tensor_or_undefined(needed).defined() && needed.toTensor().requires_grad(), false);
     } else {
       node->keep(argument >= 0 ? arguments[argument] : results[result], argument < 0);
@@ -166,7 +166,7 @@ variable_list tensors_of(Stack& stack, const Entries& entries) {
 
 }  // namespace
 
-torch::CppFunction differentiable_by(GradientOperator gradient) {
+torch::CppFunction differentiable_by(const GradientOperator& gradient) {
   return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack& stack) {
     const auto& schema = op.schema();
     variable_list inputs;  // undefined if absent
@@ -183,7 +183,7 @@ torch::CppFunction differentiable_by(GradientOperator gradient) {
   });
 }
 
-torch::CppFunction gradients_like(GradientOperator gradient) {
+torch::CppFunction gradients_like(const GradientOperator& gradient) {
   return boxed([=](const c10::OperatorHandle& op, c10::DispatchKeySet, Stack& stack) {
     const auto& arguments = op.schema().arguments();
     const Stack given = torch::jit::pop(stack, arguments.size());

@@ -26,12 +26,12 @@ struct GradientOperator {
 };
 
 // The Autograd kernel of X. Computes the forward and, if a gradient may be needed, records how to call X_backward.
-torch::CppFunction differentiable_by(GradientOperator gradient);
+torch::CppFunction differentiable_by(const GradientOperator& gradient);
 
 // The Meta kernel of X_backward. Each result has the shape and type of the argument it is the gradient of. If
 // X_backward does not take that argument, it has those of the first argument that is not a gradient. Absent or unneeded
 // results are [0].
-torch::CppFunction gradients_like(GradientOperator gradient);
+torch::CppFunction gradients_like(const GradientOperator& gradient);
 
 // The Autograd kernel of X_backward. Computes its results; differentiating them again is an error that says so.
 torch::CppFunction once_differentiable();

@@ -290,7 +290,7 @@ SweepPlan read_commands(const Json& file, const std::string& path, const std::st
 }
 
 Json base_config(JsonReader& reader, const std::string& path) {
-  const Json config = reader.any("config");
+  Json config = reader.any("config");
   if (config.is_object()) return config;
   if (!config.is_string()) reader.fail("\"config\" must be a config or the path of one");
   return read_json_file((std::filesystem::path(path).parent_path() / config.get<std::string>()).string());

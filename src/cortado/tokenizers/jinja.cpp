@@ -81,9 +81,13 @@ File temporary_file() {
   return file;
 }
 
+void to_begin(FILE* file) {
+  if (std::fseek(file, 0, SEEK_SET) != 0) throw Failure("[chat] a temporary file cannot be read again");
+}
+
 // Runs `python -c kScript`, with its output in `output`. Returns the exit code.
 int run_script(const std::string& python, FILE* input, FILE* output) {
-  std::rewind(input);
+  to_begin(input);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, ::fileno(input), STDIN_FILENO);
@@ -101,7 +105,7 @@ int run_script(const std::string& python, FILE* input, FILE* output) {
 }
 
 std::string content_of(FILE* file) {
-  std::rewind(file);
+  to_begin(file);
   std::string text;
   char part[4096];
   for (size_t count; (count = std::fread(part, 1, sizeof part, file)) > 0;) text.append(part, count);

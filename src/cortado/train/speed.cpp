@@ -60,7 +60,8 @@ bool measure_decoding(std::vector<Session>& sessions, std::vector<SpeedContender
   std::vector<bool> left_behind(sessions.size());
   for (size_t i = 0; i < sessions.size(); ++i) {
     auto& known = contenders[i].decode;
-    const bool moved = known.empty() || sessions[i].depth() > known.back().depth + (request.rounds + 1) * kDecodeSteps;
+    const bool moved =
+        known.empty() || sessions[i].depth() > known.back().depth + (int64_t{1} + request.rounds) * kDecodeSteps;
     left_behind[i] = sessions[i].depth() < depth && !moved;
     if (left_behind[i]) continue;
     known.push_back(

@@ -73,8 +73,8 @@ SubBlock sub_block(const uint8_t* packed, int i) {
 // Q4_K; for Q5_K it points to 32 bytes whose bit i is the fifth bit of a value of part i.
 void decode_parts(const uint8_t* block, const uint8_t* fifth, const uint8_t* bytes, float* y) {
   const float d = half_at(block), minimum = half_at(block + 2);
-  for (int i = 0; i < 8; ++i) {
-    const SubBlock sub = sub_block(block + 4, i);
+  for (std::ptrdiff_t i = 0; i < 8; ++i) {
+    const SubBlock sub = sub_block(block + 4, static_cast<int>(i));
     const float scale = d * sub.scale, offset = minimum * sub.minimum;
     const uint8_t* from = bytes + i / 2 * 32;
     for (int l = 0; l < 32; ++l) {
@@ -90,7 +90,7 @@ void decode_q5_k(const uint8_t* block, float* y) { decode_parts(block, block + 1
 
 void decode_q6_k(const uint8_t* block, float* y) {
   const float d = half_at(block + 208);
-  for (int half = 0; half < 2; ++half) {
+  for (std::ptrdiff_t half = 0; half < 2; ++half) {
     const uint8_t *lows = block + half * 64, *highs = block + 128 + half * 32, *scales = block + 192 + half * 8;
     for (int quarter = 0; quarter < 4; ++quarter) {
       for (int l = 0; l < 32; ++l) {
@@ -106,7 +106,7 @@ void decode_q6_k(const uint8_t* block, float* y) {
 // Two bits per value; each of the 16 parts of 16 values has a scale and a minimum of 4 bits.
 void decode_q2_k(const uint8_t* block, float* y) {
   const float d = half_at(block + 80), minimum = half_at(block + 82);
-  for (int part = 0; part < 16; ++part) {
+  for (std::ptrdiff_t part = 0; part < 16; ++part) {
     const uint8_t* from = block + 16 + part / 8 * 32 + part % 2 * 16;
     const float scale = d * static_cast<float>(low(block[part])),
                 offset = minimum * static_cast<float>(high(block[part]));
@@ -121,7 +121,7 @@ void decode_q2_k(const uint8_t* block, float* y) {
 void decode_q3_k(const uint8_t* block, float* y) {
   const uint8_t *thirds = block, *scales = block + 96;
   const float d = half_at(block + 108);
-  for (int part = 0; part < 16; ++part) {
+  for (std::ptrdiff_t part = 0; part < 16; ++part) {
     const int lows = part < 8 ? low(scales[part]) : high(scales[part - 8]);
     const int packed = lows | (scales[8 + part % 4] >> (part / 4 * 2) & 3) << 4;
     const float scale = d * static_cast<float>(packed - 32);
@@ -151,7 +151,7 @@ void decode_iq4_nl(const uint8_t* block, float* y) { decode_chosen(block + 2, kN
 // The eight scales have 6 bits: 4 bytes hold their low halves, the 16-bit word before them the upper two bits.
 void decode_iq4_xs(const uint8_t* block, float* y) {
   const float d = half_at(block);
-  for (int i = 0; i < 8; ++i) {
+  for (std::ptrdiff_t i = 0; i < 8; ++i) {
     const int lows = i % 2 == 0 ? low(block[4 + i / 2]) : high(block[4 + i / 2]);
     const int packed = lows | (block[2 + i / 4] >> (i % 4 * 2) & 3) << 4;
     decode_chosen(block + 8 + 16 * i, kNonLinear, d * static_cast<float>(packed - 32), y + 32 * i);

@@ -203,7 +203,7 @@ std::map<std::string, GgufRows> joint_rows(const GgufFile& file, const Pretraine
 
 }  // namespace
 
-PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file) {
+PretrainedSource open_gguf(const std::shared_ptr<const GgufFile>& file) {
   const GgufDecoder read(file);
   PretrainedSource source{read.decoder(), &PretrainedWeight::gguf};
   for (const GgufTensor& tensor : file->tensors()) source.shapes.emplace(tensor.name, tensor.shape);

@@ -189,7 +189,7 @@ class DecoderFile {
                  k = weight.name.find(".mixer.k.") != std::string::npos;
       const int64_t heads = !family_.pairs ? 0 : q ? attention().heads : k ? attention().kv_heads : 0;
       file_.tensors.push_back({weight.gguf, weight.shape, [name = weight.name, heads](const ModelWeights& weights) {
-                                 const Tensor ours = weights[name];
+                                 Tensor ours = weights[name];
                                  if (heads == 0) return ours;
                                  const Tensor halves = ours.reshape({heads, 2, ours.size(0) / heads / 2, -1});
                                  return halves.transpose(1, 2).reshape(ours.sizes());

@@ -72,7 +72,7 @@ PretrainedSource open_hugging_face(const std::string& folder);
 
 // Opens a GGUF file of the architectures llama (Llama, Mistral, SmolLM2), qwen2, qwen3, smollm3, granite, phi3, gemma,
 // gemma2 and gemma3.
-PretrainedSource open_gguf(std::shared_ptr<const GgufFile> file);
+PretrainedSource open_gguf(const std::shared_ptr<const GgufFile>& file);
 
 // Opens a GGUF file or a Hugging Face folder. Throws InputError for anything else.
 PretrainedSource open_pretrained(const std::string& path);

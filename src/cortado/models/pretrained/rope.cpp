@@ -15,7 +15,7 @@ Json without_nulls(const Json& object) {
 // The object `name` of the config. If it has one object per layer type, these must be equal, and one of them is
 // returned.
 Json rope_object(JsonReader& config, const std::string& name) {
-  const Json object = without_nulls(config.object(name));
+  Json object = without_nulls(config.object(name));
   Json chosen;
   for (const auto& [key, value] : object.items()) {
     if (!value.is_object()) continue;

@@ -299,7 +299,7 @@ std::vector<std::pair<std::string, int64_t>> kept_binaries() {
 Statistics statistics() { return {compiled, from_disk, launched}; }
 
 std::string cache_folder() {
-  const std::string wanted = environment("CORTADO_CUDA_CACHE");
+  std::string wanted = environment("CORTADO_CUDA_CACHE");
   if (wanted == "off") return "";
   if (!wanted.empty()) return wanted;
   const std::string cache = environment("XDG_CACHE_HOME"), home = environment("HOME");

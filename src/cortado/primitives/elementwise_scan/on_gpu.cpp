@@ -20,7 +20,7 @@ GpuWalk::GpuWalk(const Tensor& like, const Bounds& rows, bool reverse, cuda::Mac
   const int64_t groups = (channels + kGpuTimewiseThreads - 1) / kGpuTimewiseThreads;
   // A multiprocessor needs about 1,500 threads to hide memory latency; a part should be long enough to pay for its
   // summary. Packed rows are cut as if each were alone, so that results do not depend on packing.
-  const int64_t wanted = 12 * machine.multiprocessors() / (bounds.get() ? groups : count * groups);
+  const int64_t wanted = int64_t{12} * machine.multiprocessors() / (bounds.get() ? groups : count * groups);
   const int64_t shortest = parts ? 1 : 64;
   times.bounds = bounds.get();
   times.rows = int(count);

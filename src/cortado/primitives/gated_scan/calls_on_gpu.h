@@ -152,7 +152,7 @@ class Calls {
                                 reverse};
     const cuda::Blocks blocks{unsigned(rows_ * heads_), unsigned(divide_up(bounds_.longest, kGpuSegment)),
                               unsigned(pieces)};
-    machine_.launch({source(), variant(64), "channel_gradient", kGpuThreads, kGpuThreads * 2 * sizeof(float)}, blocks,
+    machine_.launch({source(), variant(64), "channel_gradient", kGpuThreads, sizeof(float) * 2 * kGpuThreads}, blocks,
                     &in);
     return gradient;
   }

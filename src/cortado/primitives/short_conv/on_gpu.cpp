@@ -87,7 +87,7 @@ TensorTuple<4> backward_on_gpu(const GpuInputs& given, const Bounds& bounds, con
   const int64_t taps = call.weight.size(1);
   const Tensor grads = in_rows(grad_y.to(call.x.scalar_type())), last = plain(grad_final);
   const Tensor grad_x = at::empty(given.x.sizes(), given.x.options()), first = call.states();
-  const Tensor sums = at::empty({call.in.rows * call.in.parts, taps + 1, call.in.channels}, call.floats());
+  const Tensor sums = at::empty({int64_t{call.in.rows} * call.in.parts, taps + 1, call.in.channels}, call.floats());
   if (call.in.bounds) sums.zero_();  // for parts that short rows do not have
   call.in.grad_y = rows_of(grads);
   call.in.grad_x = rows_of(grad_x);

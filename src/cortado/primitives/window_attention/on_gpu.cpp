@@ -63,7 +63,8 @@ struct Call {
     if (in.query_bounds || in.queries > kGpuTile) return 1;
     const int64_t seen = in.window ? std::min<int64_t>(in.keys, int64_t(in.window) + in.queries) : in.keys;
     const int64_t alone = int64_t(in.rows) * in.heads;
-    return std::clamp<int64_t>(2 * machine.multiprocessors() / alone, 1, std::max<int64_t>(1, seen / (2 * kGpuTile)));
+    return std::clamp<int64_t>(int64_t{2} * machine.multiprocessors() / alone, 1,
+                               std::max<int64_t>(1, seen / (int64_t{2} * kGpuTile)));
   }
 
   void forward_in_parts(cuda::Machine& machine) {
@@ -73,7 +74,7 @@ struct Call {
     in.part_o = o.mutable_data_ptr<float>();
     in.part_max = row_max.mutable_data_ptr<float>();
     in.part_sum = sum.mutable_data_ptr<float>();
-    launch(machine, "attention_forward_part", kGpuTile * in.parts, size_t(gpu_forward_bytes(width)));
+    launch(machine, "attention_forward_part", int64_t{kGpuTile} * in.parts, size_t(gpu_forward_bytes(width)));
     const GpuAttentionJoin join{in.part_o,      in.part_max, in.part_sum, in.o,       in.lse,   in.row_max,
                                 in.denominator, in.parts,    in.rows,     in.queries, in.heads, in.value_size};
     const int64_t warps = int64_t(in.rows) * in.queries * in.heads, each = kGpuJoinThreads / 32;

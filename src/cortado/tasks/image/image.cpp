@@ -25,7 +25,7 @@ struct ImageOptions {
   }
 };
 
-constexpr int64_t kImagePixels = 32 * 32, kRecordBytes = 1 + 3 * kImagePixels, kThings = 10;
+constexpr int64_t kImagePixels = int64_t{32} * 32, kRecordBytes = 1 + 3 * kImagePixels, kThings = 10;
 constexpr std::array<const char*, kThings> kThingNames = {"airplane", "automobile", "bird",  "cat",  "deer",
                                                           "dog",      "frog",       "horse", "ship", "truck"};
 

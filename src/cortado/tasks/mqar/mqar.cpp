@@ -31,7 +31,7 @@ int64_t place_of_pair(const Example& example, size_t t) {
 }
 
 // The smallest power of two, but at least 16, that is not less than the distance.
-int64_t distance_class(int64_t distance) { return std::max<int64_t>(16, std::bit_ceil(uint64_t(distance))); }
+int64_t distance_class(int64_t distance) { return std::max<int64_t>(16, int64_t(std::bit_ceil(uint64_t(distance)))); }
 
 // An example's accuracy is the share of its queries that are answered correctly. Reports its mean over all examples and
 // over the examples with each number of pairs, and the share of correct queries by the distance of their pair.

@@ -8,8 +8,8 @@
 namespace cortado {
 namespace {
 
-constexpr int64_t kFiner = 2;              // fine pixels per pixel, in each direction
-constexpr int64_t kTaps = 2 * 3 * kFiner;  // taps of a Lanczos filter with three lobes
+constexpr int64_t kFiner = 2;                       // fine pixels per pixel, in each direction
+constexpr int64_t kTaps = int64_t{2} * 3 * kFiner;  // taps of a Lanczos filter with three lobes
 
 double sinc(double x) { return x == 0 ? 1 : std::sin(std::numbers::pi * x) / (std::numbers::pi * x); }
 

@@ -13,8 +13,10 @@ namespace {
 // The character directly before byte `at`; empty at the beginning.
 std::string_view character_before(std::string_view text, size_t at) {
   size_t begin = at;
-  while (begin > 0 && (static_cast<unsigned char>(text[--begin]) & 0xC0) == 0x80) {
-  }
+  do {
+    if (begin == 0) break;
+    --begin;
+  } while ((static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80);
   return text.substr(begin, at - begin);
 }
 
