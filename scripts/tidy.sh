@@ -29,5 +29,7 @@ PYTHON
 mkdir -p build/tidy
 cp "$(g++ -print-file-name=include/omp.h)" build/tidy/
 options=(--quiet -p "$build" --extra-arg=-Wno-everything --extra-arg=-fno-openmp --extra-arg="-isystem$PWD/build/tidy")
-echo "[tidy] $(units "$@" | wc -l) units and files"
-units "$@" | xargs -P "${JOBS:-1}" -I{} "$tool" "${options[@]}" {} 2> >(grep -v ' warnings\? generated\.$\|^Suppressed\|^Use -' >&2)
+files=$(units "$@")
+[[ -n $files ]] || { echo "[tidy] no unit or file has \"$*\" in its path" >&2; exit 2; }
+echo "[tidy] $(wc -l <<< "$files") units and files"
+xargs -P "${JOBS:-1}" -I{} "$tool" "${options[@]}" {} <<< "$files" 2> >(grep -v ' warnings\? generated\.$\|^Suppressed\|^Use -' >&2)

@@ -26,7 +26,7 @@ struct StageOptions {
 
 class Stage {
  public:
-  Stage(std::string name, std::shared_ptr<Objective> objective, std::shared_ptr<const Chunks> chunks,
+  Stage(std::string name, std::shared_ptr<Objective> objective, const std::shared_ptr<const Chunks>& chunks,
         const StageOptions& options, const Ranks& ranks = {});
 
   // Returns true when all steps are done; the learned parameters then have the values of the best evaluation. Returns

@@ -7,6 +7,7 @@
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/module.h"
 #include "cortado/nn/state_layout.h"
+#include "cortado/primitives/short_conv/one_token.h"
 #include "cortado/primitives/short_conv/op.h"
 
 namespace cortado {
@@ -27,6 +28,11 @@ class ShortConvolution : public Module {
         short_conv(x, weight, bias, activation_, batch.tail_before(x, start_of(state, name)), batch.cu_seqlens);
     if (state) state->at(name) = last;
     return y;
+  }
+  // One token of each row, as short_conv_one_token(): x and y [rows, D].
+  void forward_one(const float* x, int64_t x_row, SequenceState& state, const std::string& name, float* y) const {
+    Tensor& tail = state.at(name);
+    tail = short_conv_one_token(x, x_row, weight, bias, activation_ == "silu", tail, y);
   }
   // The definition: dense, from zero.
   Tensor reference(const Tensor& x) const { return std::get<0>(short_conv_reference(x, weight, bias, activation_)); }

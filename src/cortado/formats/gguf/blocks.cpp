@@ -92,7 +92,7 @@ void decode_q6_k(const uint8_t* block, float* y) {
   const float d = half_at(block + 208);
   for (std::ptrdiff_t half = 0; half < 2; ++half) {
     const uint8_t *lows = block + half * 64, *highs = block + 128 + half * 32, *scales = block + 192 + half * 8;
-    for (int quarter = 0; quarter < 4; ++quarter) {
+    for (std::ptrdiff_t quarter = 0; quarter < 4; ++quarter) {
       for (int l = 0; l < 32; ++l) {
         const uint8_t byte = lows[quarter % 2 * 32 + l];
         const int q = (quarter < 2 ? low(byte) : high(byte)) | (highs[l] >> (2 * quarter) & 3) << 4;

@@ -15,9 +15,8 @@ class GatedDeltaNetMixer : public DeltaMixer {
   }
 
  protected:
-  OptionalTensor log_decay(const Tensor& x) const override {
-    return softplus_decay(decay_->forward(x), a_log_, dt_bias_);
-  }
+  const Linear* decay_map() const override { return decay_.get(); }
+  OptionalTensor log_decay(const Tensor& mapped) const override { return softplus_decay(mapped, a_log_, dt_bias_); }
 
  private:
   std::shared_ptr<Linear> decay_;

@@ -18,8 +18,9 @@ class KdaMixer : public DeltaMixer {
   }
 
  protected:
-  OptionalTensor log_decay(const Tensor& x) const override {
-    const Tensor logits = split_heads(decay_->forward(decay_in_->forward(x)), heads_), a_log = a_log_.unsqueeze(-1);
+  const Linear* decay_map() const override { return decay_in_.get(); }
+  OptionalTensor log_decay(const Tensor& mapped) const override {
+    const Tensor logits = split_heads(decay_->forward(mapped), heads_), a_log = a_log_.unsqueeze(-1);
     if (!lower_bound_) return softplus_decay(logits, a_log, dt_bias_);
     return *lower_bound_ * at::sigmoid(widen(a_log).exp() * (widen(logits) + widen(dt_bias_)));
   }

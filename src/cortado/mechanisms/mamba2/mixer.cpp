@@ -1,10 +1,13 @@
 // mamba2: state-space duality, a gated scan with one decay per head.
 #include "cortado/mechanisms/mamba2/mixer.h"
 
+#include "cortado/mechanisms/mamba2/one_token.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/one_token.h"
 #include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/nn/diagonal_ssm.h"
+#include "cortado/nn/gated_silu/op.h"
 #include "cortado/nn/norm/norms.h"
 #include "cortado/primitives/gated_scan/op.h"
 
@@ -64,20 +67,25 @@ class Mamba2Mixer : public Mixer {
 
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Projected in = project(x);
+    if (conv_ && mamba2_takes_one_token(sizes()) && one_token::takes(in.all, batch, state)) {
+      const Mamba2Dynamics dynamics{widen(a_log_), widen(skip_), widen(step_bias_)};
+      return gated_output(mamba2_one_token(sizes(), dynamics, *conv_, in.all, *state), in.z);
+    }
     const Operands now = operands(convolve(conv_, in.mixed, batch, state), in.step);
     return output(scan_part({now.q, now.k, now.v, now.g, 1.0}, batch, state), now.x, in.z);
   }
 
   struct Projected {
-    Tensor z, mixed, step;  // mixed: x, B and C before the convolution
+    Tensor all, z, mixed, step;  // z, mixed and step beside each other; mixed: x, B and C before the convolution
   };
   struct Operands {
     Tensor x, q, k, v, g;
   };
 
   Projected project(const Tensor& x) const {
-    const auto parts = in_->forward(x).split_with_sizes({inner_, inner_ + 2 * groups_ * state_, heads_}, -1);
-    return {parts[0], parts[1], parts[2]};
+    const Tensor all = in_->forward(x);
+    const auto parts = all.split_with_sizes({inner_, sizes().mixed(), heads_}, -1);
+    return {all, parts[0], parts[1], parts[2]};
   }
 
   // q = C, k = B, v = Δ x, g = -exp(A_log) Δ with Δ = softplus(step + bias), or step_min if that is more.
@@ -91,13 +99,17 @@ class Mamba2Mixer : public Mixer {
             -widen(a_log_).exp() * delta};
   }
 
-  // RMSNorm((o + D x) ⊙ silu(z)), or as "norm" says.
   Tensor output(const Tensor& o, const Tensor& x, const Tensor& z) const {
-    const Tensor y = merge_heads(o + widen(skip_).unsqueeze(-1) * x);
-    if (gates_last_) return out_->forward(norm_->forward(y.to(z.scalar_type())) * at::silu(z));
-    const Tensor gated = (y * at::silu(z)).to(z.scalar_type());
+    return gated_output(merge_heads(at::addcmul(o, widen(x), widen(skip_).unsqueeze(-1))), z);
+  }
+  // RMSNorm(y ⊙ silu(z)), or as "norm" says.
+  Tensor gated_output(const Tensor& y, const Tensor& z) const {
+    if (gates_last_) return out_->forward(gated_silu(z, norm_->forward(y.to(z.scalar_type()))));
+    const Tensor gated = gated_silu(widen(z), y).to(z.scalar_type());
     return out_->forward(norm_ ? norm_->forward(gated) : gated);
   }
+
+  Mamba2Sizes sizes() const { return {inner_, heads_, groups_, state_, step_min_}; }
 
   int64_t inner_;           // channels of x and z, summed over the heads
   int64_t heads_, groups_;  // groups of heads share B and C

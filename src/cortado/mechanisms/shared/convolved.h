@@ -1,7 +1,7 @@
 // A linear map followed by a short convolution: an option of q, k and v in linear mechanisms.
 #pragma once
 
-#include "cortado/nn/linear.h"
+#include "cortado/nn/linear/op.h"
 #include "cortado/nn/short_convolution.h"
 
 namespace cortado {
@@ -49,6 +49,10 @@ class ConvolvedLinear {
   Tensor convolved(const Tensor& y, const Batch& batch, SequenceState* state) const {
     return conv_ ? conv_->forward(y, batch, state, tail_) : y;
   }
+  // One token of each row, rows `y_row` apart; only with a convolution.
+  void convolve_one(const float* y, int64_t y_row, SequenceState& state, float* to) const {
+    conv_->forward_one(y, y_row, state, tail_, to);
+  }
   Tensor reference_of(const Tensor& y) const { return conv_ ? conv_->reference(y) : y; }
 
   const Linear& linear() const { return *linear_; }
@@ -85,8 +89,14 @@ struct ConvolvedQkv {
   ConvolvedLinear q, k, v;
 
   Qkv forward(const Tensor& x, const Batch& batch, SequenceState* state) const {
-    return {q.forward(x, batch, state), k.forward(x, batch, state), v.forward(x, batch, state)};
+    const auto mapped = forward_all(x, {&q.linear(), &k.linear(), &v.linear()});
+    return convolved({mapped[0], mapped[1], mapped[2]}, batch, state);
   }
+  // Convolves the outputs of the linear maps.
+  Qkv convolved(const Qkv& in, const Batch& batch, SequenceState* state) const {
+    return {q.convolved(in.q, batch, state), k.convolved(in.k, batch, state), v.convolved(in.v, batch, state)};
+  }
+  Qkv reference_of(const Qkv& in) const { return {q.reference_of(in.q), k.reference_of(in.k), v.reference_of(in.v)}; }
   Qkv reference(const Tensor& x) const { return {q.reference(x), k.reference(x), v.reference(x)}; }
   void declare(StateLayout& layout) const {
     for (const ConvolvedLinear* map : {&q, &k, &v}) map->declare(layout);

@@ -3,11 +3,15 @@
 
 #include "cortado/mechanisms/mixer.h"
 #include "cortado/mechanisms/shared/convolved.h"
+#include "cortado/mechanisms/shared/delta_one_token.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/one_token.h"
 #include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/nn/autocast.h"
 #include "cortado/nn/diagonal_ssm.h"
+#include "cortado/nn/gated_silu/op.h"
 #include "cortado/nn/norm/norms.h"
+#include "cortado/nn/norm/op.h"
 #include "cortado/primitives/delta_scan/op.h"
 
 namespace cortado {
@@ -26,14 +30,16 @@ struct DeltaDefaults {
 class DeltaMixer : public Mixer {
  public:
   Tensor reference(const Tensor& x) override {
-    Qkv in = maps_.reference(x);
+    const Projections projected = project(x);
+    Qkv in = maps_.reference_of(projected.qkv);
     if (taps_ == 0) in = {in.q * in.q.sigmoid(), in.k * in.k.sigmoid(), in.v * in.v.sigmoid()};
     const auto unit = [&](const Tensor& y) {
       const Tensor heads = split_heads(y, key_heads_);
       return heads / (heads.square().sum(-1, true) + 1e-6).sqrt();
     };
-    return output(
-        x, std::get<0>(delta_scan_reference(unit(in.q), unit(in.k), split_heads(in.v, heads_), beta(x), log_decay(x))));
+    const auto [o, last] = delta_scan_reference(unit(in.q), unit(in.k), split_heads(in.v, heads_), rate(projected),
+                                                log_decay(projected.decay));
+    return output(o, projected.gate);
   }
 
   double flops_per_token(int64_t) const override {
@@ -44,19 +50,22 @@ class DeltaMixer : public Mixer {
 
  protected:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
-    const auto branch = [&](const ConvolvedLinear& of, int64_t heads) {
-      const Tensor y = of.forward(x, batch, state);
-      return split_heads(taps_ > 0 ? y : at::silu(y), heads);
-    };
-    const Tensor q = for_products(l2_normalized(branch(maps_.q, key_heads_))),
-                 k = for_products(l2_normalized(branch(maps_.k, key_heads_))),
-                 v = for_products(branch(maps_.v, heads_)), rate = beta(x);
-    const OptionalTensor g = log_decay(x);
+    const Projections in = project(x);
+    const OptionalTensor g = log_decay(in.decay);
+    if (taps_ > 0 && one_token::takes(in.qkv.q, batch, state) && one_token::takes(in.beta, batch, state)) {
+      const DeltaHeads heads{heads_, key_heads_, head_dim_, value_head_dim_, reflect_};
+      if (takes_one_token(heads, g)) return output(one_token_of(heads, maps_, in.qkv, in.beta, g, *state), in.gate);
+    }
+    const Qkv mixed = maps_.convolved(in.qkv, batch, state);
+    const auto branch = [&](const Tensor& y, int64_t heads) { return split_heads(taps_ > 0 ? y : at::silu(y), heads); };
+    const Tensor q = for_products(l2_normalized(branch(mixed.q, key_heads_))),
+                 k = for_products(l2_normalized(branch(mixed.k, key_heads_))),
+                 v = for_products(branch(mixed.v, heads_)), beta = rate(in);
     OptionalTensor start = start_of(state, "scan_state");
-    if (batch.parts) start = delta_state_before_part(k, v, rate, g, *start, *batch.parts);
-    auto [o, last] = delta_scan(q, k, v, rate, g, {}, start, batch.cu_seqlens);
+    if (batch.parts) start = delta_state_before_part(k, v, beta, g, *start, *batch.parts);
+    auto [o, last] = delta_scan(q, k, v, beta, g, {}, start, batch.cu_seqlens);
     keep(state, {{"scan_state", last}});
-    return output(x, o);
+    return output(o, in.gate);
   }
 
   void declare(StateLayout& layout) const override {
@@ -96,8 +105,10 @@ class DeltaMixer : public Mixer {
     o_ = register_module("o", make_output_linear(value_width, dim));
   }
 
-  // The decay's natural log, <= 0: [B,T,H] or [B,T,H,K]; nullopt: no decay.
-  virtual OptionalTensor log_decay(const Tensor& x) const = 0;
+  // The map of x that the decay is computed from; null: no decay.
+  virtual const Linear* decay_map() const { return nullptr; }
+  // The decay's natural log, <= 0: [B,T,H] or [B,T,H,K], of that map's output; nullopt: no decay.
+  virtual OptionalTensor log_decay(const Tensor& mapped) const = 0;
 
   int64_t heads_;          // H: heads of v, β, the decay and the state
   int64_t key_heads_;      // heads of q and k; divides H
@@ -107,24 +118,37 @@ class DeltaMixer : public Mixer {
  private:
   static constexpr int64_t kMost = 65536;
 
-  // x·rsqrt(Σx² + 1e-6) in float32 or float64.
-  static Tensor l2_normalized(const Tensor& x) {
-    const Tensor wide = widen(x);
-    return wide * (wide.square().sum(-1, true) + 1e-6).rsqrt();
+  // The maps of x; decay and gate are undefined where there is none.
+  struct Projections {
+    Qkv qkv;
+    Tensor beta, decay, gate;
+  };
+  Projections project(const Tensor& x) const {
+    std::vector<const Linear*> maps{&maps_.q.linear(), &maps_.k.linear(), &maps_.v.linear(), beta_.get()};
+    if (decay_map()) maps.push_back(decay_map());
+    if (gate_) maps.push_back(gate_in_ ? gate_in_.get() : gate_.get());
+    const auto all = forward_all(x, maps);
+    const Tensor gate = gate_ ? all.back() : Tensor();
+    return {{all[0], all[1], all[2]}, all[3], decay_map() ? all[4] : Tensor(), gate_in_ ? gate_->forward(gate) : gate};
   }
 
-  Tensor beta(const Tensor& x) const {
-    const Tensor beta = widen(beta_->forward(x)).sigmoid();
+  // x·rsqrt(Σx² + 1e-6) in float32 or float64: an RMS norm with a constant weight.
+  static Tensor l2_normalized(const Tensor& x) {
+    const Tensor wide = widen(x);
+    const auto size = static_cast<double>(x.size(-1));
+    return rms_norm(wide, at::full({x.size(-1)}, 1 / std::sqrt(size), wide.options().requires_grad(false)), 1e-6 / size,
+                    1);
+  }
+
+  Tensor rate(const Projections& in) const {
+    const Tensor beta = widen(in.beta).sigmoid();
     return reflect_ ? beta * 2 : beta;
   }
 
-  Tensor output(const Tensor& x, const Tensor& mixed) const {
-    Tensor y = merge_heads(norm_->forward(mixed));
-    if (gate_) {
-      const Tensor gate = gate_->forward(gate_in_ ? gate_in_->forward(x) : x);
-      y = y * (output_gate_ == "silu" ? at::silu(gate) : at::sigmoid(gate));
-    }
-    return o_->forward(y);
+  Tensor output(const Tensor& mixed, const Tensor& gate) const {
+    const Tensor y = merge_heads(norm_->forward(mixed));
+    if (!gate_) return o_->forward(y);
+    return o_->forward(output_gate_ == "silu" ? gated_silu(gate, y) : y * at::sigmoid(gate));
   }
 
   int64_t value_head_dim_;   // V

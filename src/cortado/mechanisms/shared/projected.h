@@ -118,20 +118,14 @@ class ProjectedMixer : public Mixer {
   };
   // Projects x, continuing from the state's "position" and convolution tails.
   Projected project(const Tensor& x, const Batch& batch, SequenceState* state) const {
-    const auto all = linear_maps(x);
-    return in_heads({maps_.q.convolved(all[0], batch, state), maps_.k.convolved(all[1], batch, state),
-                     maps_.v.convolved(all[2], batch, state)},
-                    batch.positions(x, start_of(state, "position")));
+    return in_heads(maps_.forward(x, batch, state), batch.positions(x, start_of(state, "position")));
   }
   // The definition: dense, from the zero state.
-  Projected project_reference(const Tensor& x) const {
-    const auto all = linear_maps(x);
-    return in_heads({maps_.q.reference_of(all[0]), maps_.k.reference_of(all[1]), maps_.v.reference_of(all[2])},
-                    Batch{}.positions(x));
-  }
+  Projected project_reference(const Tensor& x) const { return in_heads(maps_.reference(x), Batch{}.positions(x)); }
   // Projects by other maps of the same sizes.
   Projected project(const Tensor& x, const Tensor& positions, const Linear& q, const Linear& k, const Linear& v) const {
-    return in_heads(forward_all(x, {&q, &k, &v}), positions);
+    const auto all = forward_all(x, {&q, &k, &v});
+    return in_heads({all[0], all[1], all[2]}, positions);
   }
   Tensor output(const Tensor& mixed, const Tensor& x) const { return o_.forward(mixed, x); }
 
@@ -155,12 +149,9 @@ class ProjectedMixer : public Mixer {
     if (settings.taps_identity) maps.start_as_identity();
     return maps;
   }
-  std::vector<Tensor> linear_maps(const Tensor& x) const {
-    return forward_all(x, {&maps_.q.linear(), &maps_.k.linear(), &maps_.v.linear()});
-  }
-  Projected in_heads(const std::vector<Tensor>& all, const Tensor& positions) const {
-    Projected p{split_heads(all[0], projections_.heads), split_heads(all[1], projections_.kv_heads),
-                split_heads(all[2], projections_.kv_heads)};
+  Projected in_heads(const Qkv& mapped, const Tensor& positions) const {
+    Projected p{split_heads(mapped.q, projections_.heads), split_heads(mapped.k, projections_.kv_heads),
+                split_heads(mapped.v, projections_.kv_heads)};
     norms_.normalize(p.q, p.k);
     rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary);
     return p;

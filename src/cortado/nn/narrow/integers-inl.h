@@ -17,6 +17,10 @@ namespace cortado::narrow {
 namespace HWY_NAMESPACE {
 namespace {
 
+// 8 bits; 4 bits with a least number per group; 4 bits less 8.
+enum class Form { kInt8, kInt4, kCentred };
+constexpr int bits_of(Form form) { return form == Form::kInt8 ? 8 : 4; }
+
 // For a matrix of kBits: inputs that share a scale, their steps, steps in a vector element's four bytes, and groups of
 // the matrix per group of x.
 template <int kBits>
@@ -50,25 +54,27 @@ HWY_INLINE void write_totals(const Part& part, int64_t first, int64_t rows, cons
 struct Weights {
   Vec scale, least;
 };
-template <int kBits>
+template <Form kForm>
 HWY_INLINE Weights weights_of(const Matrix& matrix, int64_t at) {
   const Floats d;
-  if constexpr (kBits == 8) {
+  if constexpr (kForm == Form::kInt8) {
     return {load_vector(d, reinterpret_cast<const BFloat16*>(matrix.scales) + at), hn::Zero(d)};
   } else {
-    return {load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.scales) + at),
-            load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.offsets) + at)};
+    const Vec scale = load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.scales) + at);
+    if constexpr (kForm == Form::kCentred) return {scale, hn::Zero(d)};
+    return {scale, load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.offsets) + at)};
   }
 }
 
-// Returns total + s_x (s_w Σ x w + m Σ x) for a group of a row.
-template <int kBits>
+// Returns total + s_x (s_w Σ x w + m Σ x) for a group of a row; m is 0 if 8 has been subtracted from the values in
+// Σ x w.
+template <Form kForm>
 HWY_INLINE Vec add_scaled(const Rounded& x, int64_t row, int64_t g, Vec sum, const Weights& w, Vec total) {
-  using Of = Group<kBits>;
+  using Of = Group<bits_of(kForm)>;
   const Floats d;
   const Vec factor = hn::Set(d, x.scales[row * x.groups + g / Of::kInOne]);
   total = hn::MulAdd(hn::Mul(sum, w.scale), factor, total);
-  if constexpr (kBits == 8) return total;
+  if constexpr (kForm != Form::kInt4) return total;
   return hn::MulAdd(w.least, hn::Set(d, x.sums[row * x.groups * Of::kInOne + g]), total);
 }
 
@@ -115,9 +121,10 @@ HWY_INLINE void add_group(const Lane* inputs, int64_t row, const uint8_t* values
 }
 
 // kRows rows times a block, over all groups. 8 bits: Σ_g s_w s_x (Σ (x + 128) w - 128 Σ w); 4 bits: Σ_g s_x (s_w Σ x w
-// + m Σ x).
-template <int kBits, int kRows>
+// + m Σ x), or Σ_g s_x s_w (Σ x w - 8 Σ x).
+template <Form kForm, int kRows>
 HWY_NOINLINE void integer_tile(const Part& part, const Rounded& x, int64_t first) {
+  constexpr int kBits = bits_of(kForm);
   using Of = Group<kBits>;
   const Floats d;
   const Matrix& matrix = part.map->matrix;
@@ -131,14 +138,17 @@ HWY_NOINLINE void integer_tile(const Part& part, const Rounded& x, int64_t first
     const int64_t at = (part.block * groups + g) * kColumns;
     hn::Vec<Ints> sum[kRows][kVecs];
     for (int v = 0; v < kVecs; ++v) {
-      const auto begin = kBits == 8 ? first_sum(matrix, at + v * kLanes) : hn::Zero(Ints());
-      for (int r = 0; r < kRows; ++r) sum[r][v] = begin;
+      auto begin = hn::Zero(Ints());
+      if constexpr (kForm == Form::kInt8) begin = first_sum(matrix, at + v * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        sum[r][v] = kForm == Form::kCentred ? hn::Set(Ints(), x.shifts[(row + r) * x.groups * Of::kInOne + g]) : begin;
+      }
     }
     add_group<kBits, kRows>(x.values + row * x.groups * x.steps + g * Of::kOfSteps, x.groups * x.steps, values, sum);
     for (int v = 0; v < kVecs; ++v) {
-      const Weights w = weights_of<kBits>(matrix, at + v * kLanes);
+      const Weights w = weights_of<kForm>(matrix, at + v * kLanes);
       for (int r = 0; r < kRows; ++r) {
-        total[r][v] = add_scaled<kBits>(x, row + r, g, hn::ConvertTo(d, sum[r][v]), w, total[r][v]);
+        total[r][v] = add_scaled<kForm>(x, row + r, g, hn::ConvertTo(d, sum[r][v]), w, total[r][v]);
       }
     }
   }
@@ -151,21 +161,21 @@ HWY_NOINLINE void integer_tile(const Part& part, const Rounded& x, int64_t first
 
 HWY_POP_ATTRIBUTES
 
-template <int kBits>
+template <Form kForm>
 void multiply_part(const Part& part, const Rounded& x) {
   int64_t row = 0;
-  for (; row + 6 <= part.rows; row += 6) integer_tile<kBits, 6>(part, x, row);
+  for (; row + 6 <= part.rows; row += 6) integer_tile<kForm, 6>(part, x, row);
   switch (part.rows - row) {
     case 5:
-      return integer_tile<kBits, 5>(part, x, row);
+      return integer_tile<kForm, 5>(part, x, row);
     case 4:
-      return integer_tile<kBits, 4>(part, x, row);
+      return integer_tile<kForm, 4>(part, x, row);
     case 3:
-      return integer_tile<kBits, 3>(part, x, row);
+      return integer_tile<kForm, 3>(part, x, row);
     case 2:
-      return integer_tile<kBits, 2>(part, x, row);
+      return integer_tile<kForm, 2>(part, x, row);
     case 1:
-      return integer_tile<kBits, 1>(part, x, row);
+      return integer_tile<kForm, 1>(part, x, row);
   }
 }
 
@@ -289,9 +299,20 @@ HWY_INLINE void widen_group(const uint8_t* values, Lane* to) {
   }
 }
 
+// Adds a group's sum of one row, as it was computed, to the total.
+template <Form kForm>
+HWY_INLINE Vec add_sum(const Rounded& x, int64_t row, int64_t g, Vec sum, const Weights& w, Vec total) {
+  if constexpr (kForm == Form::kCentred) {
+    const int32_t shift = x.shifts[row * x.groups * Group<4>::kInOne + g];
+    sum = hn::Add(sum, hn::Set(Floats(), static_cast<float>(shift)));  // exact: below 2^24
+  }
+  return add_scaled<kForm>(x, row, g, sum, w, total);
+}
+
 // One row times a block, without storing the unpacked values.
-template <int kBits>
+template <Form kForm>
 void multiply_row(const Part& part, const Rounded& x) {
+  constexpr int kBits = bits_of(kForm);
   using Of = Group<kBits>;
   constexpr int64_t kVecs = kColumns / kLanes;
   const Floats d;
@@ -312,7 +333,7 @@ void multiply_row(const Part& part, const Rounded& x) {
     }
     for (int64_t v = 0; v < kVecs; ++v) {
       const int64_t at = (part.block * groups + g) * kColumns + v * kLanes;
-      total[v] = add_scaled<kBits>(x, part.row, g, sum[v].value(), weights_of<kBits>(matrix, at), total[v]);
+      total[v] = add_sum<kForm>(x, part.row, g, sum[v].value(), weights_of<kForm>(matrix, at), total[v]);
     }
   }
   HWY_ALIGN float totals[kColumns];
@@ -327,8 +348,9 @@ struct WideGroup {
 };
 
 // totals [kRows, kColumns] += s_x (s_w Σ x w + m Σ x) for group g, kVecs vectors of columns at a time.
-template <int kBits, int kRows, int kVecs>
+template <Form kForm, int kRows, int kVecs>
 HWY_INLINE void wide_tile(const Rounded& x, int64_t row, int64_t g, const WideGroup& wide, float* totals) {
+  constexpr int kBits = bits_of(kForm);
   using Of = Group<kBits>;
   const Floats d;
   const Lane* inputs = x.values + row * x.groups * x.steps + g * Of::kOfSteps;
@@ -351,16 +373,16 @@ HWY_INLINE void wide_tile(const Rounded& x, int64_t row, int64_t g, const WideGr
         const int64_t at = c + v * kLanes;
         float* to = totals + r * kColumns + at;
         const Weights w{hn::Load(d, wide.scales + at), hn::Load(d, wide.leasts + at)};
-        hn::Store(add_scaled<kBits>(x, row + r, g, sum[r][v].value(), w, hn::Load(d, to)), d, to);
+        hn::Store(add_sum<kForm>(x, row + r, g, sum[r][v].value(), w, hn::Load(d, to)), d, to);
       }
     }
   }
 }
 
-template <int kBits>
+template <Form kForm>
 void multiply_part(const Part& part, const Rounded& x) {
-  if (part.rows == 1) return multiply_row<kBits>(part, x);
-  constexpr int kVecs = 2;
+  if (part.rows == 1) return multiply_row<kForm>(part, x);
+  constexpr int kBits = bits_of(kForm), kVecs = 2;
   constexpr int64_t kBytes = Group<kBits>::kInputs * kColumns * kBits / 8;
   const Floats d;
   Scratch scratch;
@@ -374,16 +396,16 @@ void multiply_part(const Part& part, const Rounded& x) {
     const int64_t number = part.block * groups + g, at = number * kColumns;
     widen_group<kBits>(matrix.values + number * kBytes, wide.values);
     for (int64_t c = 0; c < kColumns; c += kLanes) {
-      const Weights w = weights_of<kBits>(matrix, at + c);
+      const Weights w = weights_of<kForm>(matrix, at + c);
       hn::Store(w.scale, d, wide.scales + c);
       hn::Store(w.least, d, wide.leasts + c);
     }
     int64_t row = 0;
     for (; row + 4 <= part.rows; row += 4) {
-      wide_tile<kBits, 4, kVecs>(x, part.row + row, g, wide, totals + row * kColumns);
+      wide_tile<kForm, 4, kVecs>(x, part.row + row, g, wide, totals + row * kColumns);
     }
     for (; row < part.rows; ++row) {
-      wide_tile<kBits, 1, kVecs>(x, part.row + row, g, wide, totals + row * kColumns);
+      wide_tile<kForm, 1, kVecs>(x, part.row + row, g, wide, totals + row * kColumns);
     }
   }
   write_totals(part, 0, part.rows, totals);
@@ -402,7 +424,8 @@ void multiply_task(const Product& call, int64_t task) {
   const int64_t rows = call.rows - first < kTaskRows ? call.rows - first : kTaskRows;
   const Part part{map, block, first, rows};
   const Rounded x(call);
-  map->matrix.bits == 8 ? multiply_part<8>(part, x) : multiply_part<4>(part, x);
+  if (map->matrix.bits == 8) return multiply_part<Form::kInt8>(part, x);
+  map->matrix.centred() ? multiply_part<Form::kCentred>(part, x) : multiply_part<Form::kInt4>(part, x);
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ inline constexpr int64_t kColumns = 32;  // outputs stored together
 // Rows and outputs per task, for any number of threads.
 inline constexpr int64_t kRoundedRows = 16, kTaskRows = 96, kShortOutputs = 16;
 
-// 8 bits: W [out, in] ≈ scale ⊙ value, values in [-127, 127]. 4 bits: W ≈ scale ⊙ value + least, values in [0, 15]. A
-// scale belongs to one output and 64 (8 bits) or 32 (4 bits) inputs. Outputs are stored in blocks of kColumns. Within a
+// 8 bits: W [out, in] ≈ scale ⊙ value, values in [-127, 127]. 4 bits: W ≈ scale ⊙ value + least, values in [0, 15], or
+// without offsets W ≈ scale ⊙ (value - 8). A scale belongs to one output and 64 (8 bits) or 32 (4 bits) inputs. Outputs are stored in blocks of kColumns. Within a
 // block four consecutive inputs of an output are adjacent, then the next output's four: one instruction multiplies four
 // at a time. With 4 bits the upper halves of these bytes hold the four inputs that follow. Inputs and outputs are
 // padded to whole groups and blocks.
@@ -24,8 +24,9 @@ struct Matrix {
   int64_t out = 0, in = 0;
   uint8_t* values = nullptr;    // [blocks, inputs / (32 / bits), kColumns, 4]; 8 bits: signed
   uint16_t* scales = nullptr;   // [blocks, groups, kColumns]; 8 bits: bfloat16, 4 bits: float16
-  uint16_t* offsets = nullptr;  // as scales; 8 bits: int16, a group's sum; 4 bits: float16, the least number
+  uint16_t* offsets = nullptr;  // as scales; 8 bits: int16, a group's sum; 4 bits: float16, the least number, or null
 
+  bool centred() const { return bits == 4 && !offsets; }
   int64_t blocks() const { return (out + kColumns - 1) / kColumns; }
   int64_t inputs() const { return (in + kGroup - 1) / kGroup * kGroup; }
   int64_t group() const { return kGroup * bits / 8; }  // inputs
@@ -58,7 +59,7 @@ struct Product {
 };
 inline int64_t room_of(int64_t rows, int64_t in) {
   const int64_t groups = (in + kGroup - 1) / kGroup;
-  return rows * groups * kGroup + (3 * rows * groups + 15) / 16 * 16;
+  return rows * groups * kGroup + (5 * rows * groups + 15) / 16 * 16;
 }
 void multiply(const Product& call, const Parallel& parallel);
 

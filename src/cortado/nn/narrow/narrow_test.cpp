@@ -137,6 +137,41 @@ TEST(Int4Weight, KeepsWhatIsOfFourBits) {
   }
 }
 
+// Numbers d (q - 8) as ggml's Q4_0 makes them: its largest number is -8 d, d of either sign.
+Tensor centred(int64_t out, int64_t in) {
+  const Tensor d = ((at::rand({out, in / 32, 1}) - 0.5) * 0.01).to(at::kHalf).to(at::kFloat);
+  Tensor q = at::randint(0, 16, {out, in / 32, 32}, at::kFloat);
+  q.select(2, 9).fill_(0);
+  return (d * (q - 8)).flatten(1);
+}
+
+TEST(CentredWeight, KeepsQ4_0ExactlyInFourAndAHalfBits) {
+  Tensor w = centred(64, 192);
+  w[5].zero_();
+  NarrowWeight weight(4, 64, 192), other(4, 64, 192);
+  weight.pack(w);
+  EXPECT_TRUE(weight.unpacked().equal(w));
+  EXPECT_EQ(weight.bytes() * 8, 64 * 192 * 4 + 64 * 6 * 16);
+  w[63][191] += 1e-3;  // one number that is on no grid
+  other.pack(w);
+  EXPECT_EQ(other.bytes() * 8, 64 * 192 * 5);
+  other.pack(centred(64, 192));
+  EXPECT_EQ(other.bytes(), weight.bytes()) << "each time it is packed";
+}
+
+TEST(CentredWeight, MultipliesOnEveryInstructionSet) {
+  const Poisoned poisoned;
+  for (const int64_t rows : {1, 2, 5, 6, 13, 100}) {
+    const Tensor w = centred(70, 224), x = at::randn({rows, 224}) * 3 + 1;
+    NarrowWeight weight(4, 70, 224);
+    weight.pack(w);
+    const Tensor right = at::linear(rounded(x), w.to(at::kDouble));
+    on_every_isa([&](const std::string& isa) {
+      EXPECT_LE(relative_error(weight.multiply(x, {}), right).item<double>(), 3e-6) << isa << " " << rows;
+    });
+  }
+}
+
 TEST_P(NarrowWeights, ARowDoesNotDependOnTheRowsBesideItNorOnThreads) {
   const NarrowWeight weight = packed(at::randn({100, 150}));
   const Tensor x = at::randn({233, 150});

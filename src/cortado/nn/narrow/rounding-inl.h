@@ -38,17 +38,20 @@ using Lane = float;
 using Lane = int32_t;
 #endif
 
-// Shared by a call's tasks: the rounded rows, their scales, and for 4-bit matrices the sum of each half group.
+// Shared by a call's tasks: the rounded rows, their scales, and for 4-bit matrices the sum of each half group: times the
+// scale, and times -8 as an integer.
 // Four-byte steps multiply unsigned by signed: the 4-bit matrix is unsigned; with 8 bits the rows are, offset by 128.
 struct Rounded {
-  Lane* values;   // [rows, groups · steps]
-  float* scales;  // [rows, groups]
-  float* sums;    // [rows, groups, 2], or null
+  Lane* values;     // [rows, groups · steps]
+  float* scales;    // [rows, groups]
+  float* sums;      // [rows, groups, 2], or null
+  int32_t* shifts;  // likewise
   int64_t groups, steps;
   Rounded(const Product& call) : values(reinterpret_cast<Lane*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
     const int bits = call.maps->matrix.bits;
     scales = call.room + call.rows * groups * kGroup;
     sums = bits == 4 ? scales + call.rows * groups : nullptr;
+    shifts = bits == 4 ? reinterpret_cast<int32_t*>(sums + 2 * call.rows * groups) : nullptr;
     steps = kGroup / step_of(bits);
   }
 };
@@ -117,7 +120,9 @@ HWY_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
       sum = hn::Add(sum, hn::Add(first, second));
     }
     if (to.sums) {
-      to.sums[2 * at + half] = scale * static_cast<float>(hn::GetLane(hn::SumOfLanes(di, sum)));
+      const int32_t all = hn::GetLane(hn::SumOfLanes(di, sum));
+      to.sums[2 * at + half] = scale * static_cast<float>(all);
+      to.shifts[2 * at + half] = -8 * all;
     }
   }
 }

@@ -14,7 +14,7 @@ using testing::random_floats;
 constexpr int64_t kRows = 230, kIn = 150, kOut = 100;
 
 TEST(NarrowThreads, Integers) {
-  for (const int bits : {8, 4}) {
+  for (const auto& [bits, centred] : {std::pair{8, false}, {4, false}, {4, true}}) {
     Floats x = random_floats(kRows * kIn), y(kRows * kOut);
     narrow::Matrix matrix{.bits = bits, .out = kOut, .in = kIn};
     const auto numbers = static_cast<size_t>(matrix.blocks() * matrix.groups() * narrow::kColumns);
@@ -23,7 +23,7 @@ TEST(NarrowThreads, Integers) {
     std::vector<uint16_t> scales(numbers, 0x3C01), offsets(numbers, 0x3802);
     matrix.values = values.data();
     matrix.scales = scales.data();
-    matrix.offsets = offsets.data();
+    matrix.offsets = centred ? nullptr : offsets.data();
     const narrow::Map map{.matrix = matrix, .y = y.data(), .y_row = kOut};
     Floats room(static_cast<size_t>(narrow::room_of(kRows, kIn)));
     const narrow::Product call{

@@ -4,8 +4,10 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "cortado/base/error.h"
 #include "cortado/base/words.h"
@@ -30,6 +32,23 @@ void refuse_derivatives(const Tensor& x) {
                 "[weights] weights of 8 and 4 bits are for inference: they have no derivative");
 }
 
+// The step of a group whose n numbers are whole multiples of it from -8 to 7, as in ggml's Q4_0: that is an eighth of
+// the largest one, which is -8 steps. Infinite if there is none; 0 if all numbers are 0.
+float centred_step(const float* x, int64_t n) {
+  constexpr float kNone = std::numeric_limits<float>::infinity();
+  if (n == 0) return 0;
+  const float largest = *std::max_element(x, x + n, [](float a, float b) { return std::abs(a) < std::abs(b); });
+  const c10::Half step = largest / -8;
+  if (static_cast<float>(step) * -8 != largest) return kNone;
+  if (largest == 0) return 0;
+  const float inverse = 1 / static_cast<float>(step);
+  const bool lies = std::all_of(x, x + n, [&](float number) {
+    const float at = number * inverse, whole = std::nearbyint(at);
+    return whole <= 7 && whole >= -8 && std::abs(at - whole) < 1e-3F;
+  });
+  return lies ? static_cast<float>(step) : kNone;
+}
+
 // Up to 16 evenly spaced numbers that represent a group of n numbers, from its least to its largest. If the group came
 // from a 4-bit format, its numbers lie on such a grid (of which some may be unused), and that grid is found; else all
 // 16 are used.
@@ -46,9 +65,16 @@ struct Spaced {
     while (steps > kMost / 2 && !lie_on(x, n, from, range / static_cast<float>(steps))) --steps;
     step = range / static_cast<float>(steps > kMost / 2 ? steps : kMost);
   }
+  // The numbers lie on the grid of their centred_step().
+  static Spaced centred(const float* x, int64_t n) {
+    Spaced spaced(x, 0);
+    spaced.step = centred_step(x, n);
+    spaced.least = -8 * static_cast<float>(spaced.step);
+    return spaced;
+  }
   // Returns the index of the grid point nearest to x.
   int value(float x) const {
-    const float wide = step, at = wide > 0 ? (x - least) / wide : 0;
+    const float wide = step, at = wide != 0 ? (x - static_cast<float>(least)) / wide : 0;
     return at > 0 ? std::min(nearest(at), kMost) : 0;
   }
 
@@ -63,6 +89,24 @@ struct Spaced {
     });
   }
 };
+
+// Whether each group of each row, `group` numbers, has a centred step.
+bool is_centred(const Tensor& weight, int64_t group) {
+  std::atomic<bool> all{true};
+  at::parallel_for(0, weight.size(0), kColumns, [&](int64_t begin, int64_t end) {
+    const at::NoGradGuard no_grad;
+    for (int64_t row = begin; row < end && all; ++row) {
+      const Tensor numbers = weight.select(0, row).to(at::kCPU, at::kFloat).contiguous();
+      const auto* x = numbers.const_data_ptr<float>();
+      for (int64_t first = 0; first < weight.size(1); first += group) {
+        if (!std::isinf(centred_step(x + first, std::min(group, weight.size(1) - first)))) continue;
+        all = false;
+        break;
+      }
+    }
+  });
+  return all;
+}
 
 // Memory for rounded inputs, kept per calling thread: fresh pages would cost more than the rounding.
 float* room_for(int64_t floats) {
@@ -143,7 +187,7 @@ NarrowWeight::NarrowWeight(int bits, int64_t out, int64_t in) : bits_(bits), out
   const int64_t blocks = size.blocks(), groups = size.groups();
   values_ = at::empty({blocks, size.block_bytes()}, at::kByte);
   scales_ = at::empty({blocks, groups, kColumns}, bits == 8 ? at::kBFloat16 : at::kHalf);
-  offsets_ = at::empty({blocks, groups, kColumns}, bits == 8 ? at::kShort : at::kHalf);
+  if (bits == 8) offsets_ = at::empty({blocks, groups, kColumns}, at::kShort);
 }
 
 narrow::Matrix NarrowWeight::matrix() const {
@@ -152,7 +196,7 @@ narrow::Matrix NarrowWeight::matrix() const {
           in_,
           values_.data_ptr<uint8_t>(),
           static_cast<uint16_t*>(scales_.data_ptr()),
-          static_cast<uint16_t*>(offsets_.data_ptr())};
+          offsets_.defined() ? static_cast<uint16_t*>(offsets_.data_ptr()) : nullptr};
 }
 
 void NarrowWeight::pack(const Tensor& weight) {
@@ -164,6 +208,7 @@ void NarrowWeight::pack(const Tensor& weight) {
     const bool held = least.item<double>() >= -kMostHalf && largest.item<double>() <= kMostHalf;  // false for NaN
     fail_input_if(!held, "[weights] int4 weights are of finite numbers up to ", kMostHalf);
   }
+  if (bits_ == 4) offsets_ = is_centred(weight, matrix().group()) ? Tensor() : at::empty(scales_.sizes(), at::kHalf);
   const narrow::Matrix to = matrix();
   at::parallel_for(0, to.blocks(), 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_grad;
@@ -185,13 +230,14 @@ void NarrowWeight::pack_int4(const Tensor& rows, int64_t block) {
     const bool there = c < rows.size(0);
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t first = g * group, count = there ? std::clamp<int64_t>(in_ - first, 0, group) : 0;
-      const Spaced spaced(x + c * in_ + first, count);
+      const float* numbers = x + c * in_ + first;
+      const Spaced spaced = to.centred() ? Spaced::centred(numbers, count) : Spaced(numbers, count);
       const int64_t at = (block * groups + g) * kColumns + c;
       to.scales[at] = spaced.step.x;
-      to.offsets[at] = spaced.least.x;
+      if (!to.centred()) to.offsets[at] = spaced.least.x;
       for (int64_t i = 0; i < count; ++i) {
         const int64_t input = first + i;
-        const int value = spaced.value(x[c * in_ + input]) << (input % 8 < 4 ? 0 : 4);
+        const int value = spaced.value(numbers[i]) << (input % 8 < 4 ? 0 : 4);
         bytes[input / 8 * 4 * kColumns + 4 * c + input % 4] |= static_cast<uint8_t>(value);
       }
     }
@@ -278,7 +324,7 @@ Tensor NarrowWeight::unpack_int4(const Tensor& indices) const {
   const Tensor bytes = of_rows(values_.unflatten(1, {-1, kColumns, 4}));
   const Tensor values = at::stack({bytes.bitwise_and(15), bytes.bitwise_right_shift(4)}, 2).to(at::kFloat);
   const Tensor scales = of_rows(scales_.unsqueeze(3)).to(at::kFloat),
-               leasts = of_rows(offsets_.unsqueeze(3)).to(at::kFloat);
+               leasts = offsets_.defined() ? of_rows(offsets_.unsqueeze(3)).to(at::kFloat) : scales * -8;
   const Tensor groups = values.reshape({indices.size(0), -1, matrix().group()});
   return (groups * scales + leasts).flatten(1).narrow(1, 0, in_).contiguous();
 }

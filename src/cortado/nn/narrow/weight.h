@@ -18,8 +18,9 @@ const std::vector<std::string>& weight_format_names();
 std::string weight_format_name(WeightFormat format);  // kPlain: "plain"
 
 // A matrix [out, in] of integers. 8 bits: one scale per 64 inputs of an output, 8.5 bits per weight. 4 bits: one scale
-// and one least number per 32, 5 bits per weight, in the format of ggml's Q4_1, whose values are kept exactly. Products
-// round the other factor to 8 bits, row by row: a row's result does not depend on the other rows.
+// and one least number per 32, 5 bits per weight, in the format of ggml's Q4_1, whose values are kept exactly. A matrix
+// whose values all came from ggml's Q4_0 needs no least numbers: 4.5 bits per weight. Products round the other factor to
+// 8 bits, row by row: a row's result does not depend on the other rows.
 class NarrowWeight {
  public:
   NarrowWeight(int bits, int64_t out, int64_t in);  // uninitialised
@@ -36,7 +37,9 @@ class NarrowWeight {
   Tensor rows(const Tensor& indices, at::ScalarType type) const;
 
   Tensor unpacked() const;  // float32 [out, in]
-  int64_t bytes() const { return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + offsets_.nbytes()); }
+  int64_t bytes() const {
+    return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + (offsets_.defined() ? offsets_.nbytes() : 0));
+  }
 
  private:
   narrow::Matrix matrix() const;
@@ -48,7 +51,7 @@ class NarrowWeight {
   int64_t out_, in_;
   Tensor values_;   // bytes, laid out as narrow::Matrix says
   Tensor scales_;   // [blocks, groups, kColumns]; 8 bits: bfloat16, 4 bits: float16
-  Tensor offsets_;  // shaped likewise; 8 bits: int16, 4 bits: float16
+  Tensor offsets_;  // shaped likewise; 8 bits: int16, 4 bits: float16, or undefined: least number -8 scale
 };
 
 // x Wᵀ + b for float32 x and W in 16-bit floating point, on the CPU; sums are float32.

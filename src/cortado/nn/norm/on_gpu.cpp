@@ -103,7 +103,7 @@ Gradients norm_gradient_on_gpu(const Tensor& sum, const Tensor& scale, const Ten
   in.blocks = int(std::min<int64_t>(steps_of(in), 2 * machine.multiprocessors()));
   const auto room = [&](at::ScalarType type) { return at::empty(sum.sizes(), sum.options().dtype(type)); };
   const Tensor dx = room(sum.scalar_type()), dbranch = has_branch ? room(dy.scalar_type()) : Tensor();
-  const Tensor sums = at::empty({in.blocks * slots_of(in), in.width}, by.options());
+  const Tensor sums = at::empty({int64_t{in.blocks} * slots_of(in), in.width}, by.options());
   in.scale = scale.mutable_data_ptr<float>();
   in.grad_y = dy.const_data_ptr();
   in.grad_sum = cuda::floats(dsum);

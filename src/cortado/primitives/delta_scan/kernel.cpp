@@ -268,6 +268,7 @@ void do_steps(Jobs& jobs) {
   const FlushDenormals guard;
   StepInputs inputs;
   for (int64_t i = jobs.take(); i < jobs.count; i = jobs.take()) step_state(in, inputs, i);
+  if (leaves_caches(in)) hwy::FlushStream();
 }
 
 }  // namespace

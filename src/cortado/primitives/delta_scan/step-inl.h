@@ -21,7 +21,7 @@ struct StepHead {
   float* after;
   int64_t keys, values;
   float beta;
-  bool updated;
+  bool updated, past_caches;
 };
 
 // Processes whole vectors, or with kPart the first n elements.
@@ -71,7 +71,11 @@ HWY_INLINE void step_columns(const StepHead& s, float* read, int64_t j, int64_t 
       } else if (s.before) {
         state = hn::MulAdd(hn::Set(d, in.a[k]), load_step<kPart>(s.before + row + c * kLanes, n), state);
       }
-      if (!s.updated) store_step<kPart>(state, s.after + row + c * kLanes, n);
+      if (!s.updated && s.past_caches) {
+        hn::Stream(state, d, s.after + row + c * kLanes);
+      } else if (!s.updated) {
+        store_step<kPart>(state, s.after + row + c * kLanes, n);
+      }
       sum[c] = hn::MulAdd(hn::Set(d, in.y[k]), state, sum[c]);
     }
   }
@@ -97,7 +101,8 @@ inline void step_state(const ScanKernel& in, StepInputs& inputs, int64_t i) {
                      .keys = in.keys,
                      .values = in.values,
                      .beta = inputs.w[0],
-                     .updated = q > 0};
+                     .updated = q > 0,
+                     .past_caches = shared == 1 && leaves_caches(in)};
     int64_t j = 0;
     for (; j + 4 * kLanes <= s.values; j += 4 * kLanes) step_columns<4>(s, inputs.read, j);
     for (; j + kLanes <= s.values; j += kLanes) step_columns<1>(s, inputs.read, j);

@@ -7,6 +7,7 @@
 #include "cortado/primitives/recomputed.h"
 #include "cortado/primitives/short_conv/kernel.h"
 #include "cortado/primitives/short_conv/on_gpu.h"
+#include "cortado/primitives/short_conv/one_token.h"
 
 namespace cortado {
 namespace {
@@ -74,8 +75,8 @@ Tensor taps_first(const Tensor& weight) {
   const Tensor turned = kernels::room({taps, channels}, own.options());
   const auto* from = own.const_data_ptr<float>();
   auto* to = turned.mutable_data_ptr<float>();
-  for (int64_t j = 0; j < taps; ++j) {
-    for (int64_t i = 0; i < channels; ++i) to[j * channels + i] = from[i * taps + j];
+  for (int64_t i = 0; i < channels; ++i) {
+    for (int64_t j = 0; j < taps; ++j) to[j * channels + i] = from[i * taps + j];
   }
   return turned;
 }
@@ -258,6 +259,26 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
                   gathered<decltype(short_conv), forward>, gathered<decltype(short_conv), forward_meta>,
                   gathered_gradient<void(const Tensor&, const OptionalTensor&), decltype(short_conv), backward>,
                   {.given = "Tensor grad_y, Tensor? grad_state", .inputs = {"x", "weight", "bias", "initial_state"}});
+}
+
+Tensor short_conv_one_token(const float* x, int64_t x_row, const Tensor& weight, const OptionalTensor& bias, bool silu,
+                            const Tensor& tail, float* y) {
+  const Tensor turned = taps_first(weight), biases = kernels::plain(bias.value_or(Tensor()));
+  const Tensor last = kernels::room(tail.sizes(), tail.options());
+  const int64_t rows = tail.size(0), channels = weight.size(0), taps = weight.size(1);
+  std::vector<convolution::Block> blocks;
+  for (int64_t row = 0; row < rows; ++row) blocks.push_back({row, row, 0, 1, 0, 1});
+  convolution::ConvKernel call{.channels = channels, .taps = taps, .silu = silu};
+  call.blocks = blocks.data();
+  call.count = rows;
+  call.x = {.data = const_cast<float*>(x), .row = x_row};
+  call.weight = kernels::numbers(turned);
+  call.bias = kernels::numbers(biases);
+  call.initial = kernels::numbers(tail);
+  call.y = {.data = y, .row = channels};
+  call.final_state = kernels::numbers(last);
+  run_forward(call, kernels::parallel(rows * channels * taps));
+  return last;
 }
 
 }  // namespace cortado
