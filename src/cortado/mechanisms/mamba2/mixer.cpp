@@ -1,11 +1,9 @@
 // mamba2: state-space duality, a gated scan with one decay per head.
 #include "cortado/mechanisms/mamba2/mixer.h"
 
-#include "cortado/mechanisms/mamba2/one_token.h"
+#include "cortado/mechanisms/mamba2/op.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
-#include "cortado/mechanisms/shared/one_token.h"
-#include "cortado/mechanisms/shared/part_scan.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/gated_silu/op.h"
 #include "cortado/nn/norm/norms.h"
@@ -50,9 +48,11 @@ class Mamba2Mixer : public Mixer {
   }
 
   Tensor reference(const Tensor& x) override {
-    const Projected in = project(x);
-    const Operands now = operands(convolve_reference(conv_, in.mixed), in.step);
-    return output(std::get<0>(gated_scan_reference(now.q, now.k, now.v, now.g, "key", 1.0)), now.x, in.z);
+    const Tensor all = in_->forward(x);
+    const auto parts = all.split_with_sizes({inner_, sizes().mixed(), heads_}, -1);
+    const Mamba2Operands now = mamba2_operands(sizes(), dynamics(), convolve_reference(conv_, parts[1]), parts[2]);
+    const Tensor o = std::get<0>(gated_scan_reference(now.q, now.k, now.v, now.g, "key", 1.0));
+    return output(with_skip(o, now.x, dynamics()), parts[0]);
   }
 
   double flops_per_token(int64_t) const override { return weight_flops() + scan_flops(5); }
@@ -66,50 +66,19 @@ class Mamba2Mixer : public Mixer {
   }
 
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
-    const Projected in = project(x);
-    if (conv_ && mamba2_takes_one_token(sizes()) && one_token::takes(in.all, batch, state)) {
-      const Mamba2Dynamics dynamics{widen(a_log_), widen(skip_), widen(step_bias_)};
-      return gated_output(mamba2_one_token(sizes(), dynamics, *conv_, in.all, *state), in.z);
-    }
-    const Operands now = operands(convolve(conv_, in.mixed, batch, state), in.step);
-    return output(scan_part({now.q, now.k, now.v, now.g, 1.0}, batch, state), now.x, in.z);
-  }
-
-  struct Projected {
-    Tensor all, z, mixed, step;  // z, mixed and step beside each other; mixed: x, B and C before the convolution
-  };
-  struct Operands {
-    Tensor x, q, k, v, g;
-  };
-
-  Projected project(const Tensor& x) const {
     const Tensor all = in_->forward(x);
-    const auto parts = all.split_with_sizes({inner_, sizes().mixed(), heads_}, -1);
-    return {all, parts[0], parts[1], parts[2]};
+    return output(mamba2_scan(sizes(), dynamics(), conv_, all, batch, state), all.narrow(-1, 0, inner_));
   }
 
-  // q = C, k = B, v = Δ x, g = -exp(A_log) Δ with Δ = softplus(step + bias), or step_min if that is more.
-  Operands operands(const Tensor& convolved, const Tensor& step) const {
-    const int64_t shared = groups_ * state_;
-    const auto parts = convolved.split_with_sizes({inner_, shared, shared}, -1);
-    const Tensor x = split_heads(parts[0], heads_);
-    Tensor delta = at::softplus(widen(step) + widen(step_bias_));
-    if (step_min_ > 0) delta = delta.clamp_min(step_min_);
-    return {x, split_heads(parts[2], groups_), split_heads(parts[1], groups_), widen(x) * delta.unsqueeze(-1),
-            -widen(a_log_).exp() * delta};
-  }
-
-  Tensor output(const Tensor& o, const Tensor& x, const Tensor& z) const {
-    return gated_output(merge_heads(at::addcmul(o, widen(x), widen(skip_).unsqueeze(-1))), z);
-  }
   // RMSNorm(y ⊙ silu(z)), or as "norm" says.
-  Tensor gated_output(const Tensor& y, const Tensor& z) const {
+  Tensor output(const Tensor& y, const Tensor& z) const {
     if (gates_last_) return out_->forward(gated_silu(z, norm_->forward(y.to(z.scalar_type()))));
     const Tensor gated = gated_silu(widen(z), y).to(z.scalar_type());
     return out_->forward(norm_ ? norm_->forward(gated) : gated);
   }
 
   Mamba2Sizes sizes() const { return {inner_, heads_, groups_, state_, step_min_}; }
+  Mamba2Dynamics dynamics() const { return {widen(a_log_), widen(skip_), widen(step_bias_)}; }
 
   int64_t inner_;           // channels of x and z, summed over the heads
   int64_t heads_, groups_;  // groups of heads share B and C

@@ -18,7 +18,8 @@ class Rwkv7Mixer : public Mixer {
       const double usual = factor * std::sqrt(static_cast<double>(dim_)) / 32;
       return settings.integer(key, least, 1 << 20, std::max<int64_t>(1, std::lrint(usual)) * 32);
     };
-    const double wide = static_cast<double>(dim_ / heads_) / 64;
+    const int64_t head_dim = dim_ / heads_;
+    const double wide = static_cast<double>(head_dim) / 64;
     const int64_t decay_rank = rank("decay_rank", 2.5 * wide), rate_rank = rank("rate_rank", 2.5 * wide);
     const int64_t value_rank = rank("value_rank", 1.7 * wide, 0), gate_rank = rank("gate_rank", 5);
     norm_eps_ = settings.number("norm_eps", 0.0, 1.0, 64e-5);
@@ -127,7 +128,7 @@ class Rwkv7Mixer : public Mixer {
 
   // The values, mixed with those of the pass's first layer. That layer, and one that runs alone, keeps its own.
   Tensor values(const Tensor& x, Tensor* first) const {
-    const Tensor own = v_->forward(x);
+    Tensor own = v_->forward(x);
     if (!shares_values_ || !first) return own;
     if (!first->defined()) return *first = own;
     return own + (first->to(own.scalar_type()) - own) * at::sigmoid(value_.of(x)).to(own.scalar_type());

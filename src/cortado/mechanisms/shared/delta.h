@@ -2,16 +2,11 @@
 #pragma once
 
 #include "cortado/mechanisms/mixer.h"
-#include "cortado/mechanisms/shared/convolved.h"
-#include "cortado/mechanisms/shared/delta_one_token.h"
+#include "cortado/mechanisms/shared/delta_op.h"
 #include "cortado/mechanisms/shared/heads.h"
-#include "cortado/mechanisms/shared/one_token.h"
-#include "cortado/mechanisms/shared/part_scan.h"
-#include "cortado/nn/autocast.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/gated_silu/op.h"
 #include "cortado/nn/norm/norms.h"
-#include "cortado/nn/norm/op.h"
 #include "cortado/primitives/delta_scan/op.h"
 
 namespace cortado {
@@ -37,8 +32,8 @@ class DeltaMixer : public Mixer {
       const Tensor heads = split_heads(y, key_heads_);
       return heads / (heads.square().sum(-1, true) + 1e-6).sqrt();
     };
-    const auto [o, last] = delta_scan_reference(unit(in.q), unit(in.k), split_heads(in.v, heads_), rate(projected),
-                                                log_decay(projected.decay));
+    const auto [o, last] = delta_scan_reference(unit(in.q), unit(in.k), split_heads(in.v, heads_),
+                                                delta_rate(sizes(), projected.beta), log_decay(projected.decay));
     return output(o, projected.gate);
   }
 
@@ -51,21 +46,7 @@ class DeltaMixer : public Mixer {
  protected:
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     const Projections in = project(x);
-    const OptionalTensor g = log_decay(in.decay);
-    if (taps_ > 0 && one_token::takes(in.qkv.q, batch, state) && one_token::takes(in.beta, batch, state)) {
-      const DeltaHeads heads{heads_, key_heads_, head_dim_, value_head_dim_, reflect_};
-      if (takes_one_token(heads, g)) return output(one_token_of(heads, maps_, in.qkv, in.beta, g, *state), in.gate);
-    }
-    const Qkv mixed = maps_.convolved(in.qkv, batch, state);
-    const auto branch = [&](const Tensor& y, int64_t heads) { return split_heads(taps_ > 0 ? y : at::silu(y), heads); };
-    const Tensor q = for_products(l2_normalized(branch(mixed.q, key_heads_))),
-                 k = for_products(l2_normalized(branch(mixed.k, key_heads_))),
-                 v = for_products(branch(mixed.v, heads_)), beta = rate(in);
-    OptionalTensor start = start_of(state, "scan_state");
-    if (batch.parts) start = delta_state_before_part(k, v, beta, g, *start, *batch.parts);
-    auto [o, last] = delta_scan(q, k, v, beta, g, {}, start, batch.cu_seqlens);
-    keep(state, {{"scan_state", last}});
-    return output(o, in.gate);
+    return output(delta_read(sizes(), maps_, in.qkv, in.beta, log_decay(in.decay), batch, state), in.gate);
   }
 
   void declare(StateLayout& layout) const override {
@@ -132,18 +113,7 @@ class DeltaMixer : public Mixer {
     return {{all[0], all[1], all[2]}, all[3], decay_map() ? all[4] : Tensor(), gate_in_ ? gate_->forward(gate) : gate};
   }
 
-  // x·rsqrt(Σx² + 1e-6) in float32 or float64: an RMS norm with a constant weight.
-  static Tensor l2_normalized(const Tensor& x) {
-    const Tensor wide = widen(x);
-    const auto size = static_cast<double>(x.size(-1));
-    return rms_norm(wide, at::full({x.size(-1)}, 1 / std::sqrt(size), wide.options().requires_grad(false)), 1e-6 / size,
-                    1);
-  }
-
-  Tensor rate(const Projections& in) const {
-    const Tensor beta = widen(in.beta).sigmoid();
-    return reflect_ ? beta * 2 : beta;
-  }
+  DeltaHeads sizes() const { return {heads_, key_heads_, head_dim_, value_head_dim_, reflect_}; }
 
   Tensor output(const Tensor& mixed, const Tensor& gate) const {
     const Tensor y = merge_heads(norm_->forward(mixed));
@@ -153,7 +123,7 @@ class DeltaMixer : public Mixer {
 
   int64_t value_head_dim_;   // V
   int64_t taps_;             // of the short convolutions; 0: none
-  bool reflect_;             // β in (0, 2) instead of (0, 1), so that the transition may have negative eigenvalues
+  bool reflect_;             // see DeltaHeads
   std::string output_gate_;  // "none", "silu", "sigmoid"
   ConvolvedQkv maps_;
   std::shared_ptr<Linear> beta_, gate_, gate_in_, o_;

@@ -19,13 +19,13 @@ void normalize_heads(float* x, int64_t heads, int64_t size) {
 
 }  // namespace
 
-bool takes_one_token(const DeltaHeads& heads, const OptionalTensor& g) {
+bool delta_takes_one_token(const DeltaHeads& heads, const OptionalTensor& g) {
   return heads.keys <= gated::kStepWidth && heads.values <= gated::kStepWidth &&
          (!g || (g->scalar_type() == at::kFloat && kernels::usable({*g})));
 }
 
-Tensor one_token_of(const DeltaHeads& heads, const ConvolvedQkv& maps, const Qkv& in, const Tensor& beta,
-                    const OptionalTensor& g, SequenceState& state) {
+Tensor delta_one_token(const DeltaHeads& heads, const ConvolvedQkv& maps, const Qkv& in, const Tensor& beta,
+                       const OptionalTensor& g, SequenceState& state) {
   const int64_t rows = in.q.size(0), key_width = heads.key_heads * heads.keys, width = heads.heads * heads.values;
   float *q = one_token::scratch(rows * (2 * key_width + width + heads.heads)), *k = q + rows * key_width,
         *v = k + rows * key_width, *rate = v + rows * width;

@@ -218,7 +218,7 @@ PretrainedSource open_gguf(const std::shared_ptr<const GgufFile>& file) {
       const GgufRows& rows = part->second;
       return GgufFile::read(*file->find(rows.tensor)).narrow(0, rows.begin, rows.count).clone();
     }
-    const Tensor tensor = GgufFile::read(*file->find(weight.gguf));
+    Tensor tensor = GgufFile::read(*file->find(weight.gguf));
     const bool q = weight.gguf.find(".attn_q.") != std::string::npos,
                k = weight.gguf.find(".attn_k.") != std::string::npos;
     if (!pairs || (!q && !k)) return tensor;
