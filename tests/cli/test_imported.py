@@ -105,6 +105,26 @@ def test_what_is_no_model_is_told_in_a_line(refused, gguf, tmp_path, root):
     assert "there is no run" in refused("generate", tmp_path / "nothing.gguf", "--prompt", "x")
 
 
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_an_import_for_inference_keeps_only_narrow_weights(cortado, refused, gguf, cache, text, tmp_path, weights):
+    whole, narrow = tmp_path / "whole", tmp_path / "narrow"
+    assert cortado("import", gguf, "--out", whole).returncode == 0
+    done = cortado("import", gguf, "--out", narrow, "--weights", weights)
+    assert done.returncode == 0, done.stderr
+    assert [file.name for file in narrow.glob("*.safetensors")] == [f"last.{weights}.safetensors"]
+    expected = ask(cortado, whole, "--weights", weights).stdout
+    assert ask(cortado, narrow, "--weights", weights).stdout == expected
+    assert ask(cortado, narrow).stdout == expected  # it has no others
+    other = "int4" if weights == "int8" else "int8"
+    assert f"as {weights} only" in refused("generate", narrow, "--prompt", "x", "--weights", other)
+    assert f"as {weights} only" in refused("train", narrow, "--data", text, "--lora", 2, "--steps", 1, "--out", tmp_path / "tuned")
+    assert f"as {weights} only" in refused("export", narrow, "--out", tmp_path / "exported")
+    assert ask(cortado, gguf, "--weights", weights).stdout == expected
+    run = next(cache.glob(f"*-{weights}/tiny.Q8"))
+    assert not (run / "last.safetensors").exists()
+    assert "importing" not in ask(cortado, gguf, "--weights", weights).stderr
+
+
 def test_a_cache_that_cannot_be_written_is_told(refused, gguf, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CORTADO_CACHE", str(tmp_path / "file"))

@@ -203,7 +203,7 @@ std::shared_ptr<MemoryOptions> add_memory_options(CLI::App& command) {
   return options;
 }
 
-void ModelOptions::find() { run = run_of(run); }
+void ModelOptions::find() { run = run_of(run, weight_format_or_plain(weights)); }
 
 ModelConfig ModelOptions::config() const {
   const auto chosen = memory->chosen();
@@ -212,12 +212,18 @@ ModelConfig ModelOptions::config() const {
 }
 
 std::shared_ptr<LanguageModel> ModelOptions::open() const {
+  return open_as(format_to_infer(run, weight_format_or_plain(weights)));
+}
+
+std::shared_ptr<LanguageModel> ModelOptions::open_whole() const { return open_as(WeightFormat::kPlain); }
+
+std::shared_ptr<LanguageModel> ModelOptions::open_as(WeightFormat format) const {
   keep_freed_memory();
   auto model = open_model(run, {.which = checkpoint,
                                 .device = common->apply(),
                                 .dtype = common->dtype_or(at::kFloat),
                                 .memory = memory->chosen(),
-                                .weights = weight_format_or_plain(weights)});
+                                .weights = format});
   if (kv_type) model->set_cache_type(dtype_of(*kv_type));
   return model;
 }

@@ -126,11 +126,16 @@ struct ModelOptions {
   void find();
   // Returns the config with the chosen memory.
   ModelConfig config() const;
-  // Opens the model on the common options' device, with their threads and type (default float32).
+  // Opens the model for inference on the common options' device, with their threads and type (default float32).
+  // open_whole: with its weights in their own types, to write them elsewhere.
   std::shared_ptr<LanguageModel> open() const;
+  std::shared_ptr<LanguageModel> open_whole() const;
   std::shared_ptr<Tokenizer> tokenizer() const { return load_tokenizer(run + "/tokenizer"); }
   // Returns the tokens to put before a text: the tokenizer's begin tokens, or none with --no-bos.
   std::vector<int32_t> begin(const Tokenizer& tokenizer) const;
+
+ private:
+  std::shared_ptr<LanguageModel> open_as(WeightFormat format) const;
 };
 
 // The help text of the positional argument of a command that opens a model.

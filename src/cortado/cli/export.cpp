@@ -42,7 +42,7 @@ void export_softmax_model(const ExportOptions& options) {
   std::string lacking;
   write_output_folder(options.out, [&](const std::string& folder) {
     lacking = without_tokenizer(model, folder);
-    export_hugging_face(*model.open(), folder, dtype);
+    export_hugging_face(*model.open_whole(), folder, dtype);
     write_generation_config(read_generation_config(model.run), folder);
   });
   std::cout << "written to " << options.out << (lacking.empty() ? "" : "; without a tokenizer: ") << lacking
@@ -53,7 +53,7 @@ void export_to_hub(const ExportOptions& options) {
   const ModelOptions& model = *options.model;
   const at::ScalarType dtype = model.common->dtype_or(at::kFloat);
   model.common->dtype = "float32";
-  const auto opened = model.open();
+  const auto opened = model.open_whole();
   write_output_folder(options.out, [&](const std::string& folder) {
     write_hub_folder(*opened, {.run = model.run, .evaluation = options.evaluation, .dtype = dtype}, folder);
   });
@@ -89,7 +89,7 @@ void export_to_gguf(const ExportOptions& options) {
   catch_interrupts();
   std::string lacking;
   try {
-    const auto opened = model.open();
+    const auto opened = model.open_whole();
     const GgufSettings tokenizer = tokenizer_of(model, opened->config().vocabulary, lacking);
     export_gguf(*opened, {*writable_type(type), tokenizer}, options.gguf);
   } catch (const std::exception& failure) {

@@ -17,6 +17,7 @@
 #include "cortado/formats/gguf/file.h"
 #include "cortado/generate/defaults.h"
 #include "cortado/models/config.h"
+#include "cortado/models/narrow_weights.h"
 #include "cortado/models/pretrained/folder.h"
 #include "cortado/models/pretrained/pretrained.h"
 #include "cortado/tokenizers/import.h"
@@ -144,28 +145,43 @@ ModelImport::ModelImport(const std::string& source, std::optional<int64_t> conte
   if (tokenizer_) check_tokenizer(source, *tokenizer_, reader_.vocabulary);
 }
 
-Imported ModelImport::write(const std::string& out, std::optional<at::ScalarType> dtype) const {
-  PretrainedModel model;
+Imported ModelImport::write(const std::string& out, std::optional<at::ScalarType> dtype, WeightFormat format) const {
+  const std::string origin = fs::path(source_).lexically_normal().string();
+  Imported imported{.tokenizer = tokenizer_ != nullptr};
   write_output_folder(out, [&](const std::string& folder) {
     ProgressBar bar({.label = "reading", .unit = "parameters"});
-    model = reader_.read(dtype, [&](int64_t done, int64_t total) { bar.update_of(done, total); });
+    ReadWeights how{.dtype = dtype, .progress = [&](int64_t done, int64_t total) { bar.update_of(done, total); }};
+    std::optional<NarrowWeights> narrow;
+    if (is_narrow(format)) narrow.emplace(format);
+    if (narrow) {
+      how.take = [&](const ModelConfig& config, const std::string& name, const Tensor& weight) {
+        imported.parameters += weight.numel();
+        narrow->take(config, name, weight);
+      };
+    }
+    const PretrainedModel model = reader_.read(how);
     bar.finish();
-    write_pretrained(model, folder, fs::path(source_).lexically_normal().string());
+    if (narrow) {
+      narrow->save(folder, origin);
+      write_run_config(model.config, folder);
+      imported.bytes = narrow->bytes();
+    } else {
+      write_pretrained(model, folder, origin);
+    }
+    for (const auto& [name, tensor] : model.weights) {
+      imported.parameters += tensor.numel();
+      imported.bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+    imported.layers = static_cast<int64_t>(model.config.layers.size());
+    imported.left_out = model.left_out;
     write_generation_config(sampling_, folder);
     if (tokenizer_) tokenizer_->save(folder + "/tokenizer");
   });
-  Imported imported{.layers = static_cast<int64_t>(model.config.layers.size()),
-                    .tokenizer = tokenizer_ != nullptr,
-                    .left_out = model.left_out};
   if (tokenizer_) imported.no_chat = tokenizer_->special().chat.problem;
-  for (const auto& [name, tensor] : model.weights) {
-    imported.parameters += tensor.numel();
-    imported.bytes += static_cast<int64_t>(tensor.nbytes());
-  }
   return imported;
 }
 
-std::string run_of(const std::string& path) {
+std::string run_of(const std::string& path, WeightFormat format) {
   std::error_code ignored;
   if (!is_pretrained(path)) {
     const bool other = fs::is_regular_file(path, ignored) && first_byte(path) != '{';
@@ -174,7 +190,8 @@ std::string run_of(const std::string& path) {
     return path;
   }
   const fs::path source = fs::canonical(path);
-  const std::string entry = concat(cache_place(), "/", hash_text(source.string())), stamp = entry + kStamp;
+  const std::string kind = is_narrow(format) ? "-" + weight_format_name(format) : "";
+  const std::string entry = concat(cache_place(), "/", hash_text(source.string()), kind), stamp = entry + kStamp;
   const std::string run = concat(entry, "/", name_of(source));
   claim_output_directory(entry, /*refuse_used=*/false);
   const ImportLock lock(entry);
@@ -184,7 +201,7 @@ std::string run_of(const std::string& path) {
   fs::remove_all(run);
   std::cerr << "importing " << path << ": it is opened for the first time, or has changed" << std::endl;
   const Stopwatch watch;
-  const Imported imported = model.write(run, {});
+  const Imported imported = model.write(run, {}, format);
   write_file(stamp, wanted.dump(2) + "\n");
   std::cerr << imported.summary() << "; imported in " << human_seconds(watch.seconds()) << " into " << run
             << ", from where it will be opened from now on" << std::endl;

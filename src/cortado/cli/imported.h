@@ -36,8 +36,9 @@ class ModelImport {
   // `context`: the tokens that a text may have, which choose longrope's factors; nullopt: the model's.
   explicit ModelImport(const std::string& source, std::optional<int64_t> context = {});
   // Writes a run to the folder `out`, which must be new or empty, and shows a progress bar. `dtype` is the type of the
-  // weights; none: their own.
-  Imported write(const std::string& out, std::optional<at::ScalarType> dtype) const;
+  // weights; none: their own. With kInt8 or kInt4 the run has the weights in that format only (narrow_weights.h).
+  Imported write(const std::string& out, std::optional<at::ScalarType> dtype,
+                 WeightFormat format = WeightFormat::kPlain) const;
 
  private:
   std::string source_;
@@ -48,7 +49,7 @@ class ModelImport {
 
 // Returns the run for a path that a user has given. A run's path is returned as it is. A pretrained model is imported
 // into the cache folder the first time, and again when its files or this program have changed. Throws InputError if the
-// path is neither.
-std::string run_of(const std::string& path);
+// path is neither. A command that opens the model in 8 or 4 bits gives that format: the cache then has it so.
+std::string run_of(const std::string& path, WeightFormat format = WeightFormat::kPlain);
 
 }  // namespace cortado

@@ -6,6 +6,7 @@
 #include "cortado/base/error.h"
 #include "cortado/formats/gguf/file.h"
 #include "cortado/models/classifier.h"
+#include "cortado/models/narrow_weights.h"
 #include "cortado/models/pretrained/folder.h"
 #include "cortado/nn/initialization.h"
 #include "cortado/nn/lora.h"
@@ -73,6 +74,10 @@ std::string weights_path(const std::string& run, const std::string& which) {
   for (const std::string_view others : {kOthers, kShards}) {
     if (!exists(last) && exists(concat(run, others))) return concat(run, others);
   }
+  const auto narrow = exists(last) ? std::nullopt : narrow_format_of(run);
+  fail_input_if(narrow.has_value(), "[checkpoint] ", run, " has its weights as ",
+                weight_format_name(narrow.value_or(WeightFormat::kInt8)),
+                " only, for inference: import the model without --weights for this");
   fail_input_if(!exists(last), "[checkpoint] ", run, " has no weights yet: there is no ", which, ".safetensors");
   return last;
 }
@@ -185,12 +190,18 @@ std::shared_ptr<Backbone> make_backbone(const ModelConfig& config) {
   return std::make_shared<Classifier>(config);
 }
 
+WeightFormat format_to_infer(const std::string& run, WeightFormat wanted) {
+  const bool plain = exists(run + "/last.safetensors") || exists(concat(run, kOthers)) || exists(concat(run, kShards));
+  return wanted == WeightFormat::kPlain && !plain ? narrow_format_of(run).value_or(wanted) : wanted;
+}
+
 std::shared_ptr<Backbone> open_backbone(const std::string& run, const OpenOptions& options) {
   const ModelConfig stored = read_config(run);
   const ModelConfig config = options.memory ? with_memory(stored, *options.memory) : stored;
   std::shared_ptr<Backbone> model;
   if (is_folder(run)) {
-    const std::string weights = weights_path(run, options.which);
+    const bool narrow = is_narrow(options.weights) && narrow_format_of(run) == options.weights;
+    const std::string weights = narrow ? narrow_weights_path(run, options.weights) : weights_path(run, options.which);
     {
       const SkipInitialization skip;
       model = make_backbone(config);
@@ -198,7 +209,7 @@ std::shared_ptr<Backbone> open_backbone(const std::string& run, const OpenOption
     // Converted to its type before the weights are loaded, so that loading needs no more memory than the model.
     model->to(options.device, options.dtype);
     model->set_weight_format(options.weights, /*keep_values=*/false);
-    load_weights(stored, *model, weights);
+    narrow ? load_narrow_weights(stored, *model, weights) : void(load_weights(stored, *model, weights));
   } else {
     fail_input_if(!options.allow_random, "[checkpoint] ", run, " is a config without weights; give a run's folder");
     model = make_backbone(config);

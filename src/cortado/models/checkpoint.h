@@ -60,6 +60,9 @@ struct OpenOptions {
   // the model.
   WeightFormat weights = WeightFormat::kPlain;
 };
+// The format in which to open RUN for inference: the one that is wanted, or, if none is and RUN has its weights in 8 or
+// 4 bits only (narrow_weights.h), that one.
+WeightFormat format_to_infer(const std::string& run, WeightFormat wanted);
 // Throws InputError if `run` is neither, for a config without vocabulary, and for missing or damaged weights.
 std::shared_ptr<Backbone> open_backbone(const std::string& run, const OpenOptions& options = {});
 // As open_backbone(), for language models. Throws InputError for a classifier.

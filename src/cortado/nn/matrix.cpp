@@ -14,7 +14,7 @@ void MatrixModule::set_format(WeightFormat format, bool keep_values) {
   fail_input_if(packed_ != nullptr, "[weights] weights of 8 or 4 bits cannot be changed any more");
   if (format == WeightFormat::kPlain) return;
   const at::NoGradGuard no_grad;
-  if (format == WeightFormat::kInt8 || format == WeightFormat::kInt4) {
+  if (is_narrow(format)) {
     const std::string name = weight_format_name(format);
     fail_input_if(!weight.is_cpu(), "[weights] ", name, " weights are for the CPU, the model is on ", weight.device());
     auto packed = std::make_shared<NarrowWeight>(format == WeightFormat::kInt8 ? 8 : 4, weight.size(0), weight.size(1));

@@ -169,8 +169,13 @@ PretrainedSource open_pretrained(const std::string& path) {
   return open_hugging_face(path);
 }
 
-PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at::ScalarType> dtype,
-                                const ReadProgress& progress) {
+void ReadWeights::put(PretrainedModel& model, const std::string& name, const Tensor& weight) const {
+  const Tensor typed = dtype ? weight.to(*dtype) : weight;
+  if (take) return take(model.config, name, typed);
+  model.weights.emplace_back(name, typed);
+}
+
+PretrainedModel read_pretrained(const PretrainedSource& source, const ReadWeights& how) {
   PretrainedDecoder decoder = source.decoder;
   std::string& name = decoder.model.name;
   if (utf8_valid_prefix(name) != name.size()) name = "imported";
@@ -186,17 +191,21 @@ PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at
     Tensor tensor = source.read(weight);
     if (decoder.logits_scaling != 1 && weight.name == "norm.weight")
       tensor = tensor.to(at::kFloat) / decoder.logits_scaling;
-    model.weights.emplace_back(weight.name, dtype ? tensor.to(*dtype) : tensor);
-    if (progress) progress(done += tensor.numel(), total);
+    how.put(model, weight.name, tensor);
+    if (how.progress) how.progress(done += tensor.numel(), total);
   });
   return model;
 }
 
 void write_pretrained(const PretrainedModel& model, const std::string& run, const std::string& origin) {
   save_weights(model.config, model.weights, run + "/last.safetensors", {{"origin", origin}});
-  Json config = model.config.to_json();
-  config["model_type"] = kModelType;
-  write_file(run + "/config.json", config.dump(2) + "\n");
+  write_run_config(model.config, run);
+}
+
+void write_run_config(const ModelConfig& config, const std::string& run) {
+  Json json = config.to_json();
+  json["model_type"] = kModelType;
+  write_file(run + "/config.json", json.dump(2) + "\n");
 }
 
 }  // namespace cortado

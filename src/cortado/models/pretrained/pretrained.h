@@ -77,9 +77,6 @@ PretrainedSource open_gguf(const std::shared_ptr<const GgufFile>& file);
 // Opens a GGUF file or a Hugging Face folder. Throws InputError for anything else.
 PretrainedSource open_pretrained(const std::string& path);
 
-// Reads all parameters. Before the first one is read, throws InputError for parameters that are missing or misshapen
-// and for unknown tensors. `dtype` is the type of all parameters; default: the source's types, with blocks of small
-// integers as float32.
 struct PretrainedModel {
   ModelConfig config;
   NamedTensors weights;
@@ -87,8 +84,19 @@ struct PretrainedModel {
 };
 // Called with the number of parameters read so far, and of all.
 using ReadProgress = std::function<void(int64_t done, int64_t total)>;
-PretrainedModel read_pretrained(const PretrainedSource& source, std::optional<at::ScalarType> dtype = {},
-                                const ReadProgress& progress = {});
+struct ReadWeights {
+  // The type of all parameters; none: the source's types, with blocks of small integers as float32.
+  std::optional<at::ScalarType> dtype = {};
+  ReadProgress progress = {};
+  // Called with each parameter, in place of keeping it in PretrainedModel::weights.
+  std::function<void(const ModelConfig& config, const std::string& name, const Tensor& weight)> take = {};
+
+  // Hands on one parameter in the wanted type.
+  void put(PretrainedModel& model, const std::string& name, const Tensor& weight) const;
+};
+// Reads all parameters. Before the first one is read, throws InputError for parameters that are missing or misshapen
+// and for unknown tensors.
+PretrainedModel read_pretrained(const PretrainedSource& source, const ReadWeights& how = {});
 
 // The model types that are read and are not descendants of Llama (renamed.h), for error messages.
 std::string renamed_types();
@@ -97,11 +105,12 @@ std::string renamed_types();
 // PretrainedDecoder::want_context; nullopt: the model's.
 struct PretrainedReader {
   int64_t vocabulary;
-  std::function<PretrainedModel(std::optional<at::ScalarType> dtype, const ReadProgress& progress)> read;
+  std::function<PretrainedModel(const ReadWeights& how)> read;
 };
 PretrainedReader pretrained_reader(const std::string& path, std::optional<int64_t> context = {});
 
-// Writes RUN/config.json and RUN/last.safetensors.
+// Writes RUN/config.json, and RUN/last.safetensors.
+void write_run_config(const ModelConfig& config, const std::string& run);
 void write_pretrained(const PretrainedModel& model, const std::string& run, const std::string& origin);
 
 // The Hugging Face description of one of our models: softmax or windows in every layer, rotary positions, RMS norms,

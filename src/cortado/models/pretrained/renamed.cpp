@@ -244,8 +244,7 @@ void check_tensors(const RenamedModel& model, const TheirTensors& tensors) {
   }
 }
 
-PretrainedModel read_renamed(const RenamedSource& source, std::optional<at::ScalarType> dtype,
-                             const ReadProgress& progress) {
+PretrainedModel read_renamed(const RenamedSource& source, const ReadWeights& how) {
   const RenamedModel& model = source.model;
   const TheirTensors tensors = source.tensors();
   check_tensors(model, tensors);
@@ -261,8 +260,8 @@ PretrainedModel read_renamed(const RenamedSource& source, std::optional<at::Scal
     const Tensor theirs = tensors.read(form);
     const Tensor moved = form.change ? form.change(theirs) : theirs;
     const Tensor tensor = form.value ? form.value->ours(moved) : moved;
-    read.weights.emplace_back(weight.ours, (dtype ? tensor.to(*dtype) : tensor).contiguous());
-    if (progress) progress(done += theirs.numel(), total);
+    how.put(read, weight.ours, tensor.contiguous());
+    if (how.progress) how.progress(done += theirs.numel(), total);
   }
   return read;
 }
@@ -291,13 +290,11 @@ PretrainedReader pretrained_reader(const std::string& path, std::optional<int64_
     fail_input_if(context && scaling.type != RotaryScaling::Type::kLongrope, "[import] ", path,
                   ": the context chooses longrope's factors, which this model does not have");
     if (context) scaling.context = *context;
-    return {renamed->model.config.vocabulary,
-            [=](auto dtype, const auto& progress) { return read_renamed(*renamed, dtype, progress); }};
+    return {renamed->model.config.vocabulary, [=](const ReadWeights& how) { return read_renamed(*renamed, how); }};
   }
   PretrainedSource source = open_pretrained(path);
   if (context) source.decoder.want_context(*context);
-  return {source.decoder.model.vocabulary,
-          [=](auto dtype, const auto& progress) { return read_pretrained(source, dtype, progress); }};
+  return {source.decoder.model.vocabulary, [=](const ReadWeights& how) { return read_pretrained(source, how); }};
 }
 
 }  // namespace cortado

@@ -329,6 +329,31 @@ Tensor NarrowWeight::unpack_int4(const Tensor& indices) const {
   return (groups * scales + leasts).flatten(1).narrow(1, 0, in_).contiguous();
 }
 
+std::vector<std::pair<std::string, Tensor>> NarrowWeight::parts() const {
+  std::vector<std::pair<std::string, Tensor>> all = {{"values", values_}, {"scales", scales_}};
+  if (offsets_.defined()) all.emplace_back("offsets", offsets_);
+  return all;
+}
+
+void NarrowWeight::assemble(const std::map<std::string, Tensor>& parts) {
+  const auto part = [&](const char* name, at::IntArrayRef sizes, at::ScalarType type) {
+    const auto found = parts.find(name);
+    if (found == parts.end()) return Tensor();
+    const Tensor& given = found->second;
+    fail_input_if(given.sizes() != sizes || given.scalar_type() != type, "[weights] ", name, " of ", bits_,
+                  " bits: expected ", type, " ", sizes, ", got ", given.scalar_type(), " ", given.sizes());
+    return given.contiguous();
+  };
+  const Tensor values = part("values", values_.sizes(), at::kByte),
+               scales = part("scales", scales_.sizes(), scales_.scalar_type()),
+               offsets = part("offsets", scales_.sizes(), bits_ == 8 ? at::kShort : at::kHalf);
+  fail_input_if(!values.defined() || !scales.defined() || (bits_ == 8 && !offsets.defined()), "[weights] a matrix of ",
+                bits_, " bits is incomplete");
+  values_ = values;
+  scales_ = scales;
+  offsets_ = offsets;
+}
+
 Tensor NarrowWeight::unpacked() const { return rows(at::arange(out_), at::kFloat); }
 
 RowsApart::RowsApart() : before_(std::exchange(rows_apart, true)) {}

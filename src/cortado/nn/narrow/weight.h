@@ -1,7 +1,10 @@
 // Model matrices stored in fewer bits than the activations, for inference.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cortado/nn/narrow/kernel.h"
 #include "cortado/primitives/types.h"
@@ -16,6 +19,8 @@ enum class WeightFormat { kPlain, kBFloat16, kFloat16, kInt8, kInt4 };
 WeightFormat weight_format_of(const std::string& name);
 const std::vector<std::string>& weight_format_names();
 std::string weight_format_name(WeightFormat format);  // kPlain: "plain"
+// 8 or 4 bits.
+constexpr bool is_narrow(WeightFormat format) { return format == WeightFormat::kInt8 || format == WeightFormat::kInt4; }
 
 // A matrix [out, in] of integers. 8 bits: one scale per 64 inputs of an output, 8.5 bits per weight. 4 bits: one scale
 // and one least number per 32, 5 bits per weight, in the format of ggml's Q4_1, whose values are kept exactly. A matrix
@@ -37,6 +42,10 @@ class NarrowWeight {
   Tensor rows(const Tensor& indices, at::ScalarType type) const;
 
   Tensor unpacked() const;  // float32 [out, in]
+  // The packed matrix as "values", "scales" and, if it has them, "offsets", for a file; and a matrix of equal shape made
+  // of these, which are not copied. InputError: they are another matrix's.
+  std::vector<std::pair<std::string, Tensor>> parts() const;
+  void assemble(const std::map<std::string, Tensor>& parts);
   int64_t bytes() const {
     return static_cast<int64_t>(values_.nbytes() + scales_.nbytes() + (offsets_.defined() ? offsets_.nbytes() : 0));
   }
