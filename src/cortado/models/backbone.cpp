@@ -181,7 +181,7 @@ void Backbone::set_weight_format(WeightFormat format, bool keep_values) {
   for (const auto& [name, matrix] : matrices()) {
     // 4 bits for the embedding or the head would cost more in quality than they save in memory.
     const bool of_words = name == "embedding.weight" || name == "head.weight";
-    matrix->set_format(of_words && format == WeightFormat::kInt4 ? WeightFormat::kInt8 : format, keep_values);
+    matrix->set_format(of_words && format == WeightFormat::kInt4 ? WeightFormat::kWords : format, keep_values);
   }
   weight_format_ = format;
 }

@@ -15,9 +15,10 @@ void MatrixModule::set_format(WeightFormat format, bool keep_values) {
   if (format == WeightFormat::kPlain) return;
   const at::NoGradGuard no_grad;
   if (is_narrow(format)) {
-    const std::string name = weight_format_name(format);
-    fail_input_if(!weight.is_cpu(), "[weights] ", name, " weights are for the CPU, the model is on ", weight.device());
-    auto packed = std::make_shared<NarrowWeight>(format == WeightFormat::kInt8 ? 8 : 4, weight.size(0), weight.size(1));
+    fail_input_if(!weight.is_cpu(), "[weights] weights of 8 and 4 bits are for the CPU, the model is on ",
+                  weight.device());
+    auto packed = std::make_shared<NarrowWeight>(format == WeightFormat::kInt4 ? 4 : 8, weight.size(0), weight.size(1),
+                                                 /*or_six=*/format == WeightFormat::kWords);
     if (keep_values) packed->pack(weight);
     packed_ = std::move(packed);
     weight = at::empty(weight.sizes(), weight.options().device(at::kMeta));

@@ -58,9 +58,9 @@ template <Form kForm>
 HWY_INLINE Weights weights_of(const Matrix& matrix, int64_t at) {
   const Floats d;
   if constexpr (kForm == Form::kInt8) {
-    return {load_vector(d, reinterpret_cast<const BFloat16*>(matrix.scales) + at), hn::Zero(d)};
+    return {load_vector(d, static_cast<const BFloat16*>(matrix.scales) + at), hn::Zero(d)};
   } else {
-    const Vec scale = load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.scales) + at);
+    const Vec scale = load_vector(d, static_cast<const hwy::float16_t*>(matrix.scales) + at);
     if constexpr (kForm == Form::kCentred) return {scale, hn::Zero(d)};
     return {scale, load_vector(d, reinterpret_cast<const hwy::float16_t*>(matrix.offsets) + at)};
   }
@@ -412,21 +412,6 @@ void multiply_part(const Part& part, const Rounded& x) {
 }
 
 #endif
-
-#undef CORTADO_STEP
-
-// One task per block of each map; it processes its chunks of rows in turn.
-void multiply_task(const Product& call, int64_t task) {
-  const int64_t chunks = (call.rows + kTaskRows - 1) / kTaskRows, first = task % chunks * kTaskRows;
-  int64_t block = task / chunks;
-  const Map* map = call.maps;
-  for (; block >= map->matrix.blocks(); ++map) block -= map->matrix.blocks();
-  const int64_t rows = call.rows - first < kTaskRows ? call.rows - first : kTaskRows;
-  const Part part{map, block, first, rows};
-  const Rounded x(call);
-  if (map->matrix.bits == 8) return multiply_part<Form::kInt8>(part, x);
-  map->matrix.centred() ? multiply_part<Form::kCentred>(part, x) : multiply_part<Form::kInt4>(part, x);
-}
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -14,6 +14,7 @@
 #include <hwy/foreach_target.h>
 // after foreach_target
 #include "cortado/nn/narrow/integers-inl.h"
+#include "cortado/nn/narrow/six_bits-inl.h"
 #include "cortado/primitives/kernels/tasks.h"
 #include "cortado/primitives/kernels/tiles-inl.h"
 
@@ -21,6 +22,20 @@ HWY_BEFORE_NAMESPACE();
 namespace cortado::narrow {
 namespace HWY_NAMESPACE {
 namespace {
+
+// One task per block of each map; it processes its chunks of rows in turn.
+void multiply_task(const Product& call, int64_t task) {
+  const int64_t chunks = (call.rows + kTaskRows - 1) / kTaskRows, first = task % chunks * kTaskRows;
+  int64_t block = task / chunks;
+  const Map* map = call.maps;
+  for (; block >= map->matrix.blocks(); ++map) block -= map->matrix.blocks();
+  const int64_t rows = call.rows - first < kTaskRows ? call.rows - first : kTaskRows;
+  const Part part{map, block, first, rows};
+  const Rounded x(call);
+  if (map->matrix.bits == 8) return multiply_part<Form::kInt8>(part, x);
+  if (map->matrix.bits == 6) return multiply_six(part, x);
+  map->matrix.centred() ? multiply_part<Form::kCentred>(part, x) : multiply_part<Form::kInt4>(part, x);
+}
 
 // --- Floating-point weights, a few rows. ---
 
@@ -142,7 +157,7 @@ void pack_int8(const float* rows, int64_t stride, const Matrix& to, int64_t bloc
                  !there          ? 0
                  : left < kGroup ? left
                                  : kGroup,
-                 values + g * kGroup * kColumns + 4 * c, to.scales[at], to.offsets[at]);
+                 values + g * kGroup * kColumns + 4 * c, static_cast<uint16_t*>(to.scales)[at], to.offsets[at]);
     }
   }
 }
@@ -151,8 +166,25 @@ void unpack_int8(const Matrix& from, int64_t row, float* to) {
   const int64_t block = row / kColumns, c = row % kColumns, groups = from.groups();
   const auto* values = reinterpret_cast<const int8_t*>(from.values) + block * from.block_bytes() + 4 * c;
   for (int64_t i = 0; i < from.in; ++i) {
-    const float scale = wide_scale(from.scales[(block * groups + i / kGroup) * kColumns + c]);
+    const float scale =
+        wide_scale(static_cast<const uint16_t*>(from.scales)[(block * groups + i / kGroup) * kColumns + c]);
     to[i] = scale * static_cast<float>(values[i / 4 * 4 * kColumns + i % 4]);
+  }
+}
+
+void put_six(const uint8_t* values, uint8_t* bytes, int64_t column) {
+  for (int64_t i = 0; i < kSixGroup; ++i) {
+    const int64_t four = i / 4, at = 4 * column + i % 4;
+    bytes[four / 2 * 4 * kColumns + at] |= static_cast<uint8_t>((values[i] & 15) << four % 2 * 4);
+    bytes[8 * kColumns + at] |= static_cast<uint8_t>(values[i] >> 4 << 2 * four);
+  }
+}
+
+void get_six(const uint8_t* bytes, int64_t column, uint8_t* values) {
+  for (int64_t i = 0; i < kSixGroup; ++i) {
+    const int64_t four = i / 4, at = 4 * column + i % 4;
+    const int low = bytes[four / 2 * 4 * kColumns + at] >> four % 2 * 4 & 15;
+    values[i] = static_cast<uint8_t>(low | (bytes[8 * kColumns + at] >> 2 * four & 3) << 4);
   }
 }
 

@@ -172,6 +172,45 @@ TEST(CentredWeight, MultipliesOnEveryInstructionSet) {
   }
 }
 
+// Numbers d scale (q - 32) as ggml's Q6_K makes them: the largest scale of 256 numbers is -128.
+Tensor of_six_bits(int64_t out, int64_t in) {
+  const Tensor d = ((at::rand({out, in / 256, 1, 1}) - 0.5) * 1e-3).to(at::kHalf).to(at::kFloat);
+  Tensor scale = at::randint(-127, 128, {out, in / 256, 16, 1}, at::kFloat);
+  scale.select(2, 5).fill_(-128);
+  return (d * scale * (at::randint(0, 64, {out, in / 256, 16, 16}, at::kFloat) - 32)).flatten(1);
+}
+
+TEST(SixBitWeight, KeepsQ6KExactly) {
+  Tensor w = of_six_bits(70, 512);
+  w[3].zero_();
+  w[4].narrow(0, 16, 16).zero_();
+  NarrowWeight weight(8, 70, 512, /*or_six=*/true);
+  weight.pack(w);
+  EXPECT_TRUE(weight.unpacked().equal(w));
+  EXPECT_EQ(weight.bytes(), 96 * 512 * 6 / 8 + 96 * 32 + 96 * 2 * 2);
+  NarrowWeight again(8, 70, 512, /*or_six=*/true);
+  const auto parts = weight.parts();
+  again.assemble({parts.begin(), parts.end()});
+  EXPECT_TRUE(again.unpacked().equal(w));
+  weight.pack(at::randn({70, 512}));  // no such numbers: 8 bits
+  EXPECT_GT(weight.bytes(), 96 * 512);
+}
+
+TEST(SixBitWeight, MultipliesOnEveryInstructionSet) {
+  const Poisoned poisoned;
+  for (const int64_t rows : {1, 3, 4, 9}) {
+    const Tensor w = of_six_bits(70, 512), x = at::randn({rows, 512}) * 3 + 1, bias = at::randn({70});
+    NarrowWeight weight(8, 70, 512, /*or_six=*/true);
+    weight.pack(w);
+    const Tensor right = at::linear(rounded(x), w.to(at::kDouble), bias.to(at::kDouble));
+    on_every_isa([&](const std::string& isa) {
+      const Tensor y = weight.multiply(x, bias);
+      EXPECT_LE(relative_error(y, right).item<double>(), 3e-6) << isa << " " << rows;
+      EXPECT_TRUE(isa == "aten" || weight.multiply(x[0], bias).equal(y[0])) << isa;
+    });
+  }
+}
+
 TEST_P(NarrowWeights, ARowDoesNotDependOnTheRowsBesideItNorOnThreads) {
   const NarrowWeight weight = packed(at::randn({100, 150}));
   const Tensor x = at::randn({233, 150});

@@ -39,19 +39,20 @@ using Lane = int32_t;
 #endif
 
 // Shared by a call's tasks: the rounded rows, their scales, and for 4-bit matrices the sum of each half group: times the
-// scale, and times -8 as an integer.
+// scale, and times -8 as an integer. For 6-bit matrices the integer sum of each 16 inputs times -32.
 // Four-byte steps multiply unsigned by signed: the 4-bit matrix is unsigned; with 8 bits the rows are, offset by 128.
 struct Rounded {
   Lane* values;     // [rows, groups · steps]
   float* scales;    // [rows, groups]
   float* sums;      // [rows, groups, 2], or null
-  int32_t* shifts;  // likewise
+  int32_t* shifts;  // likewise; 6 bits: [rows, groups, 4]
   int64_t groups, steps;
+  int bits;
   Rounded(const Product& call) : values(reinterpret_cast<Lane*>(call.room)), groups((call.in + kGroup - 1) / kGroup) {
-    const int bits = call.maps->matrix.bits;
+    bits = call.maps->matrix.bits;
     scales = call.room + call.rows * groups * kGroup;
     sums = bits == 4 ? scales + call.rows * groups : nullptr;
-    shifts = bits == 4 ? reinterpret_cast<int32_t*>(sums + 2 * call.rows * groups) : nullptr;
+    shifts = reinterpret_cast<int32_t*>(scales + (bits == 4 ? 3 : 1) * call.rows * groups);
     steps = kGroup / step_of(bits);
   }
 };
@@ -86,7 +87,7 @@ HWY_INLINE void store_pairs(hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to)
 
 // Stores two vectors of inputs as steps.
 HWY_INLINE void store_rounded(const Rounded& x, hn::Vec<Ints> first, hn::Vec<Ints> second, Lane* to) {
-  const bool of_eight = !x.sums;
+  const bool of_eight = x.bits == 8;
   if (of_eight && step_of(8) == 2) return store_pairs(first, second, to);
   auto* bytes = reinterpret_cast<uint8_t*>(to);
   store_bytes(first, of_eight, bytes);
@@ -127,6 +128,25 @@ HWY_INLINE void round_group(const float* x, const Rounded& to, int64_t at) {
   }
 }
 
+// Number i of a rounded row.
+HWY_INLINE int32_t rounded_input(const Rounded& x, int64_t row, int64_t i) {
+  const Lane* inputs = x.values + row * x.groups * x.steps;
+#if CORTADO_STEP == 1
+  return static_cast<int32_t>(inputs[i]);
+#else
+  return reinterpret_cast<const int8_t*>(inputs)[i];
+#endif
+}
+
+// For 6 bits.
+HWY_INLINE void sum_sixteens(const Rounded& to, int64_t row, int64_t g) {
+  for (int64_t part = 0; part < kGroup / kSixGroup; ++part) {
+    int32_t sum = 0;
+    for (int64_t i = 0; i < kSixGroup; ++i) sum += rounded_input(to, row, g * kGroup + part * kSixGroup + i);
+    to.shifts[(row * to.groups + g) * (kGroup / kSixGroup) + part] = -32 * sum;
+  }
+}
+
 void round_rows(const Product& call, int64_t block) {
   const Rounded to(call);
   HWY_ALIGN float part[kGroup];
@@ -140,6 +160,7 @@ void round_rows(const Product& call, int64_t block) {
         memcpy(part, x + g * kGroup, static_cast<size_t>(n) * sizeof(float));
       }
       round_group(n < kGroup ? part : x + g * kGroup, to, row * to.groups + g);
+      if (to.bits == 6) sum_sixteens(to, row, g);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "cortado/base/words.h"
 #include "cortado/nn/linear/op.h"
 #include "cortado/nn/narrow/kernel.h"
+#include "cortado/nn/narrow/six_bits.h"
 #include "cortado/primitives/kernels/tensors.h"
 
 namespace cortado {
@@ -108,6 +109,44 @@ bool is_centred(const Tensor& weight, int64_t group) {
   return all;
 }
 
+// Packs the rows of one block into 6 bits; false if a number is not of such a format.
+bool pack_six_block(const Tensor& rows, const narrow::Matrix& to, int64_t block) {
+  const int64_t in = rows.size(1), groups = to.groups(), units = in / narrow::kSixBlock;
+  const auto* x = rows.const_data_ptr<float>();
+  uint8_t* bytes = to.values + block * to.block_bytes();
+  auto* scales = static_cast<int8_t*>(to.scales) + block * groups * kColumns;
+  std::memset(bytes, 0, static_cast<size_t>(to.block_bytes()));
+  std::memset(scales, 0, static_cast<size_t>(groups * kColumns));
+  std::memset(to.offsets + block * units * kColumns, 0, static_cast<size_t>(units * kColumns) * sizeof(uint16_t));
+  for (int64_t c = 0; c < rows.size(0); ++c) {
+    for (int64_t unit = 0; unit < units; ++unit) {
+      const auto found = narrow::six_bits_of(x + c * in + unit * narrow::kSixBlock);
+      if (!found) return false;
+      to.offsets[(block * units + unit) * kColumns + c] = found->unit.x;
+      for (size_t part = 0; part < found->scales.size(); ++part) {
+        const int64_t at = unit * static_cast<int64_t>(found->scales.size()) + static_cast<int64_t>(part);
+        scales[at * kColumns + c] = found->scales[part];
+        narrow::put_six(found->values.data() + part * narrow::kSixGroup, bytes + at * narrow::kSixBytes, c);
+      }
+    }
+  }
+  return true;
+}
+
+void unpack_six(const narrow::Matrix& from, int64_t row, float* to) {
+  const int64_t block = row / kColumns, c = row % kColumns, groups = from.groups();
+  const uint8_t* bytes = from.values + block * from.block_bytes();
+  for (int64_t at = 0; at < groups; ++at, to += narrow::kSixGroup) {
+    const int64_t unit = block * (from.in / narrow::kSixBlock) + at * narrow::kSixGroup / narrow::kSixBlock;
+    const float d = c10::Half(from.offsets[unit * kColumns + c], c10::Half::from_bits());
+    const float scale =
+        d * static_cast<float>(static_cast<const int8_t*>(from.scales)[(block * groups + at) * kColumns + c]);
+    uint8_t values[narrow::kSixGroup];
+    narrow::get_six(bytes + at * narrow::kSixBytes, c, values);
+    for (int64_t i = 0; i < narrow::kSixGroup; ++i) to[i] = scale * static_cast<float>(values[i] - 32);
+  }
+}
+
 // Memory for rounded inputs, kept per calling thread: fresh pages would cost more than the rounding.
 float* room_for(int64_t floats) {
   constexpr int64_t kMost = int64_t{1} << 24;
@@ -182,12 +221,42 @@ std::string weight_format_name(WeightFormat format) {
   return format == WeightFormat::kPlain ? "plain" : name_of(kFormats, format);
 }
 
-NarrowWeight::NarrowWeight(int bits, int64_t out, int64_t in) : bits_(bits), out_(out), in_(in) {
-  const narrow::Matrix size{.bits = bits, .out = out, .in = in};
+NarrowWeight::NarrowWeight(int bits, int64_t out, int64_t in, bool or_six)
+    : bits_(bits), or_six_(or_six && in % narrow::kSixBlock == 0), out_(out), in_(in) {
+  make_room(bits);
+}
+
+void NarrowWeight::make_room(int bits) {
+  const narrow::Matrix size{.bits = bits, .out = out_, .in = in_};
   const int64_t blocks = size.blocks(), groups = size.groups();
+  bits_ = bits;
   values_ = at::empty({blocks, size.block_bytes()}, at::kByte);
-  scales_ = at::empty({blocks, groups, kColumns}, bits == 8 ? at::kBFloat16 : at::kHalf);
+  scales_ = at::empty({blocks, groups, kColumns}, bits == 8 ? at::kBFloat16 : bits == 6 ? at::kChar : at::kHalf);
+  offsets_ = Tensor();
   if (bits == 8) offsets_ = at::empty({blocks, groups, kColumns}, at::kShort);
+  if (bits == 6) offsets_ = at::empty({blocks, in_ / narrow::kSixBlock, kColumns}, at::kHalf);
+}
+
+// Packs into 6 bits; false, and the matrix is as before, if some numbers are not of such a format.
+bool NarrowWeight::pack_six(const Tensor& weight) {
+  NarrowWeight packed(8, out_, in_);
+  packed.make_room(6);
+  const narrow::Matrix to = packed.matrix();
+  std::atomic<bool> all{true};
+  at::parallel_for(0, to.blocks(), 1, [&](int64_t begin, int64_t end) {
+    const at::NoGradGuard no_grad;
+    for (int64_t block = begin; block < end && all; ++block) {
+      const int64_t count = std::min(kColumns, out_ - block * kColumns);
+      const Tensor rows = weight.narrow(0, block * kColumns, count).to(at::kCPU, at::kFloat).contiguous();
+      if (!pack_six_block(rows, to, block)) all = false;
+    }
+  });
+  if (!all) return false;
+  bits_ = 6;
+  values_ = packed.values_;
+  scales_ = packed.scales_;
+  offsets_ = packed.offsets_;
+  return true;
 }
 
 narrow::Matrix NarrowWeight::matrix() const {
@@ -195,7 +264,7 @@ narrow::Matrix NarrowWeight::matrix() const {
           out_,
           in_,
           values_.data_ptr<uint8_t>(),
-          static_cast<uint16_t*>(scales_.data_ptr()),
+          scales_.data_ptr(),
           offsets_.defined() ? static_cast<uint16_t*>(offsets_.data_ptr()) : nullptr};
 }
 
@@ -208,6 +277,8 @@ void NarrowWeight::pack(const Tensor& weight) {
     const bool held = least.item<double>() >= -kMostHalf && largest.item<double>() <= kMostHalf;  // false for NaN
     fail_input_if(!held, "[weights] int4 weights are of finite numbers up to ", kMostHalf);
   }
+  if (or_six_ && pack_six(weight)) return;
+  if (bits_ == 6) make_room(8);
   if (bits_ == 4) offsets_ = is_centred(weight, matrix().group()) ? Tensor() : at::empty(scales_.sizes(), at::kHalf);
   const narrow::Matrix to = matrix();
   at::parallel_for(0, to.blocks(), 1, [&](int64_t begin, int64_t end) {
@@ -233,7 +304,7 @@ void NarrowWeight::pack_int4(const Tensor& rows, int64_t block) {
       const float* numbers = x + c * in_ + first;
       const Spaced spaced = to.centred() ? Spaced::centred(numbers, count) : Spaced(numbers, count);
       const int64_t at = (block * groups + g) * kColumns + c;
-      to.scales[at] = spaced.step.x;
+      static_cast<uint16_t*>(to.scales)[at] = spaced.step.x;
       if (!to.centred()) to.offsets[at] = spaced.least.x;
       for (int64_t i = 0; i < count; ++i) {
         const int64_t input = first + i;
@@ -304,11 +375,12 @@ Tensor NarrowWeight::rows(const Tensor& indices, at::ScalarType type) const {
     fail_input_if(index[i] < 0 || index[i] >= out_, "[weights] there is no row ", index[i], " of ", out_);
   }
   Tensor result;
-  if (bits_ == 8) {
+  if (bits_ != 4) {
     result = at::empty({flat.size(0), in_}, at::kFloat);
     const narrow::Matrix from = matrix();
     auto* to = result.data_ptr<float>();
-    for (int64_t i = 0; i < flat.size(0); ++i) narrow::unpack_int8(from, index[i], to + i * in_);
+    const auto unpack = bits_ == 8 ? narrow::unpack_int8 : unpack_six;
+    for (int64_t i = 0; i < flat.size(0); ++i) unpack(from, index[i], to + i * in_);
   } else {
     result = unpack_int4(flat);
   }
@@ -336,6 +408,11 @@ std::vector<std::pair<std::string, Tensor>> NarrowWeight::parts() const {
 }
 
 void NarrowWeight::assemble(const std::map<std::string, Tensor>& parts) {
+  const narrow::Matrix six{.bits = 6, .out = out_, .in = in_};
+  const auto given_values = parts.find("values");
+  const bool is_six = or_six_ && given_values != parts.end() && given_values->second.dim() == 2 &&
+                      given_values->second.size(1) == six.block_bytes();
+  if (is_six != (bits_ == 6)) make_room(is_six ? 6 : 8);
   const auto part = [&](const char* name, at::IntArrayRef sizes, at::ScalarType type) {
     const auto found = parts.find(name);
     if (found == parts.end()) return Tensor();
@@ -346,8 +423,9 @@ void NarrowWeight::assemble(const std::map<std::string, Tensor>& parts) {
   };
   const Tensor values = part("values", values_.sizes(), at::kByte),
                scales = part("scales", scales_.sizes(), scales_.scalar_type()),
-               offsets = part("offsets", scales_.sizes(), bits_ == 8 ? at::kShort : at::kHalf);
-  fail_input_if(!values.defined() || !scales.defined() || (bits_ == 8 && !offsets.defined()), "[weights] a matrix of ",
+               offsets = part("offsets", bits_ == 6 ? offsets_.sizes() : scales_.sizes(),
+                              bits_ == 8 ? at::kShort : at::kHalf);
+  fail_input_if(!values.defined() || !scales.defined() || (bits_ != 4 && !offsets.defined()), "[weights] a matrix of ",
                 bits_, " bits is incomplete");
   values_ = values;
   scales_ = scales;

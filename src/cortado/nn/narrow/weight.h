@@ -13,14 +13,17 @@ namespace cortado {
 
 // The storage of a model's matrices: in the activations' type (kPlain), or smaller. With kInt4 the vocabulary's
 // matrices are kept in 8 bits.
-enum class WeightFormat { kPlain, kBFloat16, kFloat16, kInt8, kInt4 };
+// kWords: int8, or 6 bits for a matrix whose numbers came from ggml's Q6_K; only for the vocabulary's matrices.
+enum class WeightFormat { kPlain, kBFloat16, kFloat16, kInt8, kInt4, kWords };
 
 // Converts between names and formats: "bfloat16", "float16", "int8", "int4". InputError for other names.
 WeightFormat weight_format_of(const std::string& name);
 const std::vector<std::string>& weight_format_names();
 std::string weight_format_name(WeightFormat format);  // kPlain: "plain"
-// 8 or 4 bits.
-constexpr bool is_narrow(WeightFormat format) { return format == WeightFormat::kInt8 || format == WeightFormat::kInt4; }
+// 8 or 4 bits (or 6).
+constexpr bool is_narrow(WeightFormat format) {
+  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4 || format == WeightFormat::kWords;
+}
 
 // A matrix [out, in] of integers. 8 bits: one scale per 64 inputs of an output, 8.5 bits per weight. 4 bits: one scale
 // and one least number per 32, 5 bits per weight, in the format of ggml's Q4_1, whose values are kept exactly. A matrix
@@ -28,7 +31,8 @@ constexpr bool is_narrow(WeightFormat format) { return format == WeightFormat::k
 // 8 bits, row by row: a row's result does not depend on the other rows.
 class NarrowWeight {
  public:
-  NarrowWeight(int bits, int64_t out, int64_t in);  // uninitialised
+  // Uninitialised. `or_six`: pack() and assemble() may choose 6 bits, 6.6 per weight, instead of 8.
+  NarrowWeight(int bits, int64_t out, int64_t in, bool or_six = false);
 
   // Converts a matrix of equal shape and any floating-point type; 4 bits: of numbers up to 65504.
   void pack(const Tensor& weight);
@@ -54,13 +58,18 @@ class NarrowWeight {
   narrow::Matrix matrix() const;
   Tensor multiply_by_definition(const Tensor& x, const OptionalTensor& bias) const;
   void pack_int4(const Tensor& rows, int64_t block);
+  void make_room(int bits);
+  bool pack_six(const Tensor& weight);
   Tensor unpack_int4(const Tensor& indices) const;
 
   int bits_;
+  bool or_six_;
   int64_t out_, in_;
-  Tensor values_;   // bytes, laid out as narrow::Matrix says
-  Tensor scales_;   // [blocks, groups, kColumns]; 8 bits: bfloat16, 4 bits: float16
-  Tensor offsets_;  // shaped likewise; 8 bits: int16, 4 bits: float16, or undefined: least number -8 scale
+  Tensor values_;  // bytes, laid out as narrow::Matrix says
+  Tensor scales_;  // [blocks, groups, kColumns]; 8 bits: bfloat16, 6 bits: int8, 4 bits: float16
+  // As scales_; 8 bits: int16; 6 bits: float16 [blocks, in / 256, kColumns]; 4 bits: float16, or undefined: least number
+  // -8 scale.
+  Tensor offsets_;
 };
 
 // x Wᵀ + b for float32 x and W in 16-bit floating point, on the CPU; sums are float32.
