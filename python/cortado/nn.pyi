@@ -51,6 +51,12 @@ class Softmax(Mixer):
             no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
             "identity", the current token alone. Default: "normal".
+        sinks (bool): A learned score per head that is part of the softmax and has no value (gpt-oss). Default:
+            False.
+        temperature_period (int from 0 to 2^40): Tokens p after which queries grow: position t has the factor 1 +
+            temperature_scale ln(1 + (t + 1) // p) (Llama 4). 0: none. Default: 0.
+        temperature_scale (float from 0 to 1000): Factor of that logarithm; only with temperature_period. Default:
+            0.1.
         qk_norm_type ("per_head" or "per_layer"): Whether these norms are over each head ("per_head") or over all
             heads together ("per_layer", OLMo-2). Default: "per_head".
         norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
@@ -87,6 +93,9 @@ class Softmax(Mixer):
         softcap: float | None = None,
         taps: int | None = 0,
         taps_start: Literal["normal", "identity"] = "normal",
+        sinks: bool = False,
+        temperature_period: int = 0,
+        temperature_scale: float = 0.1,
         qk_norm_type: Literal["per_head", "per_layer"] = "per_head",
         norm_eps: float = 1e-06,
     ) -> None: ...
@@ -130,7 +139,15 @@ class SlidingWindow(Mixer):
             no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
             "identity", the current token alone. Default: "normal".
+        sinks (bool): A learned score per head that is part of the softmax and has no value (gpt-oss). Default:
+            False.
+        temperature_period (int from 0 to 2^40): Tokens p after which queries grow: position t has the factor 1 +
+            temperature_scale ln(1 + (t + 1) // p) (Llama 4). 0: none. Default: 0.
+        temperature_scale (float from 0 to 1000): Factor of that logarithm; only with temperature_period. Default:
+            0.1.
         window (int from 1 to 2^30): Keys per query in the window, its own included. Default: 129.
+        aligned (bool): Windows begin at multiples of window tokens: a query sees its own block's keys up to its
+            own (Llama 4). Default: False.
         qk_norm_type ("per_head" or "per_layer"): Whether these norms are over each head ("per_head") or over all
             heads together ("per_layer", OLMo-2). Default: "per_head".
         norm_eps (float from 0 to 1): Epsilon of the RMSNorms: those of qk_norm, or the output's. Default: 1e-06.
@@ -167,7 +184,11 @@ class SlidingWindow(Mixer):
         softcap: float | None = None,
         taps: int | None = 0,
         taps_start: Literal["normal", "identity"] = "normal",
+        sinks: bool = False,
+        temperature_period: int = 0,
+        temperature_scale: float = 0.1,
         window: int = 129,
+        aligned: bool = False,
         qk_norm_type: Literal["per_head", "per_layer"] = "per_head",
         norm_eps: float = 1e-06,
     ) -> None: ...
@@ -1663,6 +1684,12 @@ class ExactChunked(Mixer):
             no convolution. Default: 0.
         taps_start ("normal" or "identity"): How convolutions start: "normal", random with variance 1 / taps, or
             "identity", the current token alone. Default: "normal".
+        sinks (bool): A learned score per head that is part of the softmax and has no value (gpt-oss). Default:
+            False.
+        temperature_period (int from 0 to 2^40): Tokens p after which queries grow: position t has the factor 1 +
+            temperature_scale ln(1 + (t + 1) // p) (Llama 4). 0: none. Default: 0.
+        temperature_scale (float from 0 to 1000): Factor of that logarithm; only with temperature_period. Default:
+            0.1.
         chunk (int from 1 to 2^20): Tokens per chunk. Default: 64.
         qk_norm_type ("per_head" or "per_layer"): Whether these norms are over each head ("per_head") or over all
             heads together ("per_layer", OLMo-2). Default: "per_head".
@@ -1700,6 +1727,9 @@ class ExactChunked(Mixer):
         softcap: float | None = None,
         taps: int | None = 0,
         taps_start: Literal["normal", "identity"] = "normal",
+        sinks: bool = False,
+        temperature_period: int = 0,
+        temperature_scale: float = 0.1,
         chunk: int = 64,
         qk_norm_type: Literal["per_head", "per_layer"] = "per_head",
         norm_eps: float = 1e-06,
@@ -1828,6 +1858,60 @@ class ParallelHybrid(Mixer):
         attention_scale: float = 1.0,
         recurrence: dict[str, Any] | None = None,
         recurrence_scale: float = 1.0,
+    ) -> None: ...
+
+
+class SerialHybrid(Mixer):
+    """serial_hybrid: hybrid. Zamba2 (Glorioso et al. 2024).
+
+        o_t = recurrence(x + W f(attention([x, e])))_t
+
+    Forms: causal. State per layer, in numbers: those of both mixers.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads per layer. A mechanism without heads ignores it.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        norm_eps (float from 0 to 1): Epsilon of the norms of the attention's, the geglu's and the recurrence's
+            input. Default: 1e-05.
+        recall (bool): Whether there is attention. Without it the layer is the recurrence after a norm, and hands
+            its input to later layers. Default: True.
+        attention (dict, or None): Settings of softmax, for an input twice as wide as the layer's: its own and the
+            model's embedding. Default: None.
+        feed_forward (int from 1 to 2^20): Hidden width of the geglu after the attention. Unless given, 4 dim.
+            Default: set by the sizes: 256 for dim=64 and heads=4.
+        bias (bool): Whether the geglu's maps have biases. Default: False.
+        recurrence (dict, or None): The mixer that follows: {"mixer": NAME, ...settings of the mechanism...}.
+            Unless given, mamba2. Default: None.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.SerialHybrid(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        norm_eps: float = 1e-05,
+        recall: bool = True,
+        attention: dict[str, Any] | None = None,
+        feed_forward: int | None = None,
+        bias: bool = False,
+        recurrence: dict[str, Any] | None = None,
     ) -> None: ...
 
 

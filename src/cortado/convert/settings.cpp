@@ -27,6 +27,17 @@ void check_kept(const ModelConfig& source, const std::vector<int64_t>& keep) {
   }
 }
 
+// Throws InputError if the layer has what its students lack.
+void check_replaceable(const Json& layer, size_t number) {
+  for (const auto& [key, meaning] :
+       {std::pair("taps", "short convolutions"), std::pair("sinks", "scores without values"),
+        std::pair("temperature_period", "queries that grow with their position")}) {
+    const Json value = layer.value(key, Json());
+    fail_input_if(!value.is_null() && value != 0 && value != false, "[linearize] layer ", number, " has ", meaning,
+                  " (\"", key, "\": ", value, "), which nothing that takes softmax's place has: keep it (--keep)");
+  }
+}
+
 }  // namespace
 
 void ConversionSettings::fields(JsonFields& json) {
@@ -53,9 +64,7 @@ ModelConfig converted_config(const ModelConfig& source, const ConversionSettings
     if (!is_softmax(layer)) continue;
     ++softmax;
     if (std::find(settings.keep.begin(), settings.keep.end(), static_cast<int64_t>(i)) != settings.keep.end()) continue;
-    const Json taps = layer.value("taps", Json());
-    fail_input_if(taps.is_number() && taps != 0, "[linearize] layer ", i, " has short convolutions (\"taps\": ", taps,
-                  "), which nothing that takes softmax's place has: keep it (--keep)");
+    check_replaceable(layer, i);
     layer.update(settings.mixer);
     complete(layer, source);
     ++converted;

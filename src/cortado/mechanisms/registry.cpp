@@ -13,8 +13,8 @@ namespace cortado {
 // Mechanisms without a header.
 extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
     kRwkv4, kRwkv4ChannelMix, kRwkv6, kRwkv7, kRwkv7ChannelMix, kDeltaNet, kGatedDeltaNet, kKda, kAbc,
-    kGatedSlotAttention, kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kParallelHybrid, kGriffin,
-    kGatedShortConv, kH3, kS5, kMega, kLuna, kLinformer, kPerceiver, kMla;
+    kGatedSlotAttention, kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kParallelHybrid, kSerialHybrid,
+    kGriffin, kGatedShortConv, kH3, kS5, kMega, kLuna, kLinformer, kPerceiver, kMla;
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {
@@ -48,6 +48,7 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kExactChunked,        //
       &kLongformer,          //
       &kParallelHybrid,      //
+      &kSerialHybrid,        //
       &kGriffin,             //
       &kGatedShortConv,      //
       &kH3,                  //

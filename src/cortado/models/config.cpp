@@ -39,6 +39,18 @@ struct LayerEntry {
   LayerChanges changes;
 };
 
+// Of every expert's gate.
+void limit_fields(JsonFields& json, ExpertChoice& experts) {
+  GateLimit gate = experts.limit.value_or(GateLimit());
+  std::optional<double> limit = experts.limit ? std::optional(gate.limit) : std::nullopt;
+  json.optional_number("limit", limit, 1e-3, 1e6);
+  json.number("alpha", gate.alpha, 1e-3, 1e3);
+  json.fail_if(!limit && json.has("alpha"), "\"alpha\" needs \"limit\"");
+  json.fail_if(limit && !experts.gated, "\"limit\" goes with gated experts");
+  gate.limit = limit.value_or(gate.limit);
+  experts.limit = limit ? std::optional(gate) : std::nullopt;
+}
+
 void expert_fields(JsonFields& json, FeedForwardConfig& config) {
   ExpertChoice& experts = config.experts;
   json.integer("experts", experts.count, 1, 65536);
@@ -64,6 +76,9 @@ void expert_fields(JsonFields& json, FeedForwardConfig& config) {
                  " groups have fewer than \"per_token\" = ", experts.per_token, " experts");
   }
   if (unusual(experts.scale != 1)) json.number("scale", experts.scale, 1e-6, 1e6);
+  if (unusual(experts.router_bias)) json.boolean("router_bias", experts.router_bias);
+  if (unusual(experts.scale_input)) json.boolean("scale_input", experts.scale_input);
+  if (unusual(experts.limit.has_value())) limit_fields(json, experts);
   if (unusual(experts.latent > 0)) json.integer("latent", experts.latent, 0, kWide);
 }
 

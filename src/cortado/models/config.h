@@ -40,7 +40,8 @@ inline constexpr const char* kModelType = "cortado";
 //       {"type": "experts", "dim": each one's, "bias": false, "experts": 8, "per_token": 2, "normalized": true,
 //        "shared": 0, "shared_gate": true (with "shared"), "gated": true, "activation" (with "gated": false) as for mlp,
 //        "scores": "softmax" | "sigmoid", "choice_bias": false, "groups": 1, "groups_per_token": 1, "scale": 1,
-//        "latent": 0} (nn/experts.h): SwiGLUs or, if not gated, mlps, of which each token goes through some
+//        "router_bias": false, "scale_input": false, "limit": null and "alpha": 1.702 (with "limit"), "latent": 0}
+//       (nn/experts.h): SwiGLUs or, if not gated, mlps, of which each token goes through some
 //   "positions": "none" | "sinusoidal" | "learned" | "rotary",
 //   "rope_theta": 10000, "rope_scaling": {...} (nn/rotary/rotary.h),
 //   "context": 256 (rows of learned positions),

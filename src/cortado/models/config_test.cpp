@@ -106,7 +106,9 @@ TEST(Config, RoundTrips) {
       R"({"dim": 6, "layers": [{"mixer": {"mixer": "softmax"}, "feed_forward": {"type": "swiglu", "dim": 9}},
           {"repeat": 2, "mixer": {"mixer": "softmax"}}], "normed_residual": true,
           "feed_forward": {"type": "experts", "experts": 8, "gated": false, "activation": "relu2", "scores": "sigmoid",
-          "choice_bias": true, "groups": 4, "groups_per_token": 2, "scale": 2.5, "latent": 3}})"};
+          "choice_bias": true, "groups": 4, "groups_per_token": 2, "scale": 2.5, "latent": 3}})",
+      R"({"dim": 6, "layers": 1, "mixer": {"mixer": "softmax"}, "feed_forward": {"type": "experts", "bias": true,
+          "router_bias": true, "scale_input": true, "limit": 0.5, "alpha": 1.1}})"};
   for (const std::string& text : texts) {
     const ModelConfig once = ModelConfig::from_json(parse_json(text, "test"), "test");
     const ModelConfig twice = ModelConfig::from_json(once.to_json(), "test");
@@ -136,6 +138,8 @@ TEST(Config, IsStrict) {
   expect_refused(with("mixer={\"latents\": 3}"), "must be an object that names a mixer");
   expect_refused(with("norm=batch"), "norm");
   expect_refused(with("feed_forward={\"type\": \"geglu\", \"activation\": \"relu2\"}"), "activation");
+  expect_refused(with("feed_forward={\"type\": \"experts\", \"alpha\": 2}"), "\"alpha\" needs \"limit\"");
+  expect_refused(with("feed_forward={\"type\": \"experts\", \"gated\": false, \"limit\": 2}"), "gated");
   expect_refused(with("norm_bias=true"), "norm_bias");  // RMSNorm has no bias
   expect_refused(with("feed_forward.dmi=3"), "[model.json.feed_forward]");
   expect_refused(with("feed_forward={\"type\": \"none\", \"dim\": 3}"), "dim");

@@ -8,10 +8,26 @@ namespace cortado {
 namespace {
 
 // The settings that softmax attention and all mechanisms on its weights share.
-constexpr const char* kProjections[] = {"heads",        "kv_heads",        "head_dim",     "rotary",      "rope_theta",
-                                        "rope_scaling", "rotary_fraction", "bias",         "output_bias", "softcap",
-                                        "scale",        "qk_norm",         "qk_norm_type", "norm_eps",    "output_gate",
-                                        "taps",         "taps_start"};
+constexpr const char* kProjections[] = {"heads",
+                                        "kv_heads",
+                                        "head_dim",
+                                        "rotary",
+                                        "rope_theta",
+                                        "rope_scaling",
+                                        "rotary_fraction",
+                                        "bias",
+                                        "output_bias",
+                                        "softcap",
+                                        "scale",
+                                        "qk_norm",
+                                        "qk_norm_type",
+                                        "norm_eps",
+                                        "output_gate",
+                                        "taps",
+                                        "taps_start",
+                                        "sinks",
+                                        "temperature_period",
+                                        "temperature_scale"};
 
 // All mechanisms that can be a memory.
 std::vector<const Mechanism*> memories() {
@@ -42,7 +58,7 @@ Json changed(const Json& layer, const Mechanism& from, const Mechanism& to, cons
   for (const char* key : kProjections) {
     if (layer.contains(key)) result[key] = layer[key];
   }
-  if (&from == &to && !kind.learned.empty()) result = layer;
+  if (&from == &to) result = layer;
   for (const auto& [key, otherwise] : kind.learned.items()) {
     const Json value = layer.contains(key) ? layer[key] : from.memory->learned[key];
     if (!value.is_null()) result[key] = value;

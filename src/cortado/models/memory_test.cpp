@@ -41,6 +41,11 @@ TEST(Memory, ChangesTheMixersThatItCan) {
   EXPECT_EQ(with_memory(config_of(kConverted), window).layers[1].dump(), R"({"mixer":"sliding_window","window":3})");
   EXPECT_EQ(with_memory(config_of(kConverted), memory("softmax")).layers[0].dump(),
             R"({"mixer":"softmax","kv_heads":2,"rotary":true})");
+  // A window stays what it is, but for the option.
+  const char* const aligned =
+      R"([{"mixer": {"mixer": "sliding_window", "window": 8, "aligned": true, "sinks": true}}])";
+  EXPECT_EQ(with_memory(config_of(aligned), window).layers[0].dump(),
+            R"({"mixer":"sliding_window","window":3,"aligned":true,"sinks":true})");
 }
 
 TEST(Memory, OneCheckpointRunsWithEveryMemory) {

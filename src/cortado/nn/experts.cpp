@@ -7,12 +7,13 @@
 namespace cortado {
 
 Experts::Experts(const FeedForwardOptions& each, const ExpertChoice& choice) : TokenMap("Experts"), choice_(choice) {
-  router_ = register_module("router", std::make_shared<Linear>(each.dim, choice.count));
+  router_ = register_module("router", std::make_shared<Linear>(each.dim, choice.count, choice.router_bias));
   if (choice.choice_bias) {
     register_parameter(choice_bias_, "choice_bias", at::zeros({choice.count}), Role::kDynamics);
     choice_bias_.requires_grad_(false);
   }
   FeedForwardOptions inner = each;
+  inner.limit = choice.limit;
   if (choice.latent > 0) {
     inner.dim = choice.latent;
     latent_in_ = register_module("latent_in", std::make_shared<Linear>(each.dim, choice.latent, each.bias));
@@ -67,7 +68,8 @@ Tensor Experts::add_routed(const Tensor& sum, const Tensor& tokens, const Route&
     const int64_t count = counts.data_ptr<int64_t>()[i];
     if (count == 0) continue;
     const Tensor rows = tokens.index_select(0, of_token.narrow(0, begin, count));
-    parts.push_back(experts_[i]->forward(rows) * weight.narrow(0, begin, count));
+    const Tensor factor = weight.narrow(0, begin, count);
+    parts.push_back(choice_.scale_input ? experts_[i]->forward(rows * factor) : experts_[i]->forward(rows) * factor);
     begin += count;
   }
   if (parts.empty()) return sum;

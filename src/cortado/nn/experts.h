@@ -22,7 +22,10 @@ struct ExpertChoice {
   int64_t groups = 1;            // G: the experts lie in groups of equal size, ...
   int64_t groups_per_token = 1;  // ... of which so many are open to a token
   double scale = 1;              // factor of the k weights
-  int64_t latent = 0;            // channels of a map of x that the experts see instead of x; 0: they see x
+  bool router_bias = false;
+  bool scale_input = false;             // the weights multiply the experts' inputs, not their outputs (Llama 4)
+  std::optional<GateLimit> limit = {};  // of every expert's gate (gpt-oss)
+  int64_t latent = 0;                   // channels of a map of x that the experts see instead of x; 0: they see x
 
   bool operator==(const ExpertChoice&) const = default;
 };
@@ -31,9 +34,9 @@ struct ExpertChoice {
 // y = scale Σ p_i expert_i(x). With `normalized` the weights are divided by their sum (for k = 1 the weight is 1, and
 // the router's gradient is 0). With groups the k experts come from those groups whose two best experts have the largest
 // sums (DeepSeek-V3). c is trained by no gradient: what balances the load sets it. With `latent` the experts map
-// W_in x, and W_out their sum (Nemotron-3). A shared expert adds σ(w_s x) shared(x), as in Qwen3-Next, or without
+// W_in x, and W_out their sum (Nemotron-3). With `scale_input` y = scale Σ expert_i(p_i x). A shared expert adds σ(w_s x) shared(x), as in Qwen3-Next, or without
 // `shared_gate` shared(x). No load-balancing term is added to the loss. Parameters: "router.weight" [E, D],
-// "choice_bias" [E], "experts.I.{gate,up,down}.weight", "shared.{gate,up,down}.weight", "shared_gate.weight" [1, D],
+// "router.bias" and "choice_bias" [E], "experts.I.{gate,up,down}.weight", "shared.{gate,up,down}.weight", "shared_gate.weight" [1, D],
 // "latent_in.weight", "latent_out.weight".
 class Experts : public TokenMap {
  public:

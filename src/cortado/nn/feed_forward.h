@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 
 #include "cortado/nn/gated_silu/op.h"
 #include "cortado/nn/linear/op.h"
@@ -19,12 +20,21 @@ inline Tensor activate(const Tensor& x, Activation activation) {
   return at::gelu(x, activation == Activation::kGelu ? "none" : "tanh");
 }
 
+// gpt-oss's gate: (up' + 1) · gate' σ(α gate'), with gate' at most `limit` and up' within ±limit.
+struct GateLimit {
+  double limit = 7;
+  double alpha = 1.702;
+
+  bool operator==(const GateLimit&) const = default;
+};
+
 struct FeedForwardOptions {
   int64_t dim = 0;     // D
   int64_t hidden = 0;  // F
   bool gated = false;
   Activation activation = Activation::kGeluTanh;
   bool bias = false;
+  std::optional<GateLimit> limit = {};  // gated only; replaces the activation
 };
 
 // The part of a block after its mixer: x [..., D] -> [..., D], token by token.
@@ -40,7 +50,8 @@ class TokenMap : public Module {
 // x [..., D]. Plain: down(act(up x)); gated (swiglu, geglu): down(act(gate x) ⊙ up x).
 class FeedForward : public TokenMap {
  public:
-  explicit FeedForward(const FeedForwardOptions& options) : TokenMap("FeedForward"), activation_(options.activation) {
+  explicit FeedForward(const FeedForwardOptions& options)
+      : TokenMap("FeedForward"), activation_(options.activation), limit_(options.limit) {
     if (options.gated) {
       gate_ = register_module("gate", std::make_shared<Linear>(options.dim, options.hidden, options.bias));
     }
@@ -74,12 +85,17 @@ class FeedForward : public TokenMap {
   // Returns the input of the last map.
   Tensor hidden(const Tensor& x) const {
     if (!gate_) return activate(up_->forward(x), activation_);
-    if (activation_ == Activation::kSilu) return gated_silu(x, *gate_, *up_);
+    if (activation_ == Activation::kSilu && !limit_) return gated_silu(x, *gate_, *up_);
     const auto both = forward_all(x, {gate_.get(), up_.get()});
+    if (limit_) {
+      const Tensor gate = both[0].clamp_max(limit_->limit), up = both[1].clamp(-limit_->limit, limit_->limit);
+      return (up + 1) * gate * at::sigmoid(gate * limit_->alpha);
+    }
     return activate(both[0], activation_) * both[1];
   }
 
   Activation activation_;
+  std::optional<GateLimit> limit_;
   std::shared_ptr<Linear> gate_;  // none when not gated
   std::shared_ptr<Linear> up_;
   std::shared_ptr<Linear> down_;

@@ -263,6 +263,41 @@ TEST(Experts, ComeFromOpenGroupsAndSeeALatent) {
   }
 }
 
+// gpt-oss's gate and router, and Llama 4's inputs: token by token, by the definition.
+TEST(Experts, HaveLimitedGatesABiasedRouterAndScaledInputs) {
+  at::manual_seed(8);
+  for (const bool scale_input : {false, true}) {
+    const GateLimit gate = {.limit = 0.6, .alpha = 1.3};
+    Experts layer({6, 4, true, Activation::kSilu, true},
+                  {.count = 5, .per_token = 2, .router_bias = true, .scale_input = scale_input, .limit = gate});
+    layer.to(at::kDouble);
+    auto named = layer.named_parameters();
+    {
+      const c10::InferenceMode inference;
+      for (const auto& it : named) it.value().normal_();
+    }
+    const auto map = [&](const std::string& name, const Tensor& x) {
+      return at::linear(x, named[name + ".weight"], named[name + ".bias"]);
+    };
+    const auto defined = [&](const Tensor& token) {
+      const auto [scores, chosen] = map("router", token).topk(2);
+      const Tensor weights = at::softmax(scores, 0);
+      Tensor sum = at::zeros_like(token);
+      for (int64_t i = 0; i < 2; ++i) {
+        const std::string expert = concat("experts.", chosen[i].item<int64_t>());
+        const Tensor x = scale_input ? token * weights[i] : token;
+        const Tensor g = at::minimum(map(expert + ".gate", x), at::full({}, gate.limit, x.options()));
+        const Tensor u = map(expert + ".up", x).clamp(-gate.limit, gate.limit);
+        const Tensor y = map(expert + ".down", (u + 1) * g / (1 + (-gate.alpha * g).exp()));
+        sum = sum + (scale_input ? y : y * weights[i]);
+      }
+      return sum;
+    };
+    const Tensor x = at::randn({2, 5, 6}, at::kDouble), y = layer.forward(x);
+    for (int64_t t = 0; t < 10; ++t) EXPECT_CLOSE(y.view({10, 6})[t], defined(x.view({10, 6})[t]), 1e-12) << t;
+  }
+}
+
 TEST(Experts, ComputeUnderAutocast) {
   for (const int64_t shared : {0, 5}) {
     Experts layer({6, 4, true, Activation::kSilu, false}, {.count = 5, .per_token = 2, .shared = shared});

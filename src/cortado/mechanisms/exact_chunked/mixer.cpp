@@ -14,14 +14,15 @@ class ExactChunkedMixer : public SoftmaxMixer {
       : SoftmaxMixer(settings, context, "exact_chunked"), chunk_(settings.integer("chunk", 1, 1 << 20, 64)) {}
 
  protected:
-  Tensor attend(const Tensor& q, const JoinedKeys& keys, const WindowAttentionOptions& options) const override {
+  Attended attend(const Tensor& q, const JoinedKeys& keys, const WindowAttentionOptions& options) const override {
     const KeyPlaces places = key_places(q, keys, options.cu_seqlens);
     const IntervalOptions chunked{.begin = places.first,
                                   .end = options.causal ? places.own + 1 : places.end,
                                   .chunk = chunk_,
                                   .scale = options.scale,
                                   .softcap = options.softcap};
-    return std::get<0>(interval_attention(q, keys.k, keys.v, chunked));
+    const auto [o, lse] = interval_attention(q, keys.k, keys.v, chunked);
+    return {o, lse};
   }
 
  private:

@@ -8,6 +8,19 @@
 
 namespace cortado {
 
+// A factor of queries that grows with their position t: 1 + scale · ln(1 + ⌊(t + 1) / period⌋), as in Llama 4.
+struct QueryTemperature {
+  int64_t period;
+  double scale;
+
+  // q [B,T,H,d] times the factors of `positions`, int64 [B|1,T].
+  Tensor times(const Tensor& q, const Tensor& positions) const {
+    const Tensor wide = widen(q);
+    const Tensor factors = (positions + 1).div(period, "floor").to(wide.scalar_type()).log1p() * scale + 1;
+    return (wide * factors.unsqueeze(-1).unsqueeze(-1)).to(q.scalar_type());
+  }
+};
+
 struct ProjectionSettings {
   int64_t heads, kv_heads, head_dim;
   std::optional<Rotary> rotary;        // nullopt: no rotary positions
@@ -18,6 +31,8 @@ struct ProjectionSettings {
   bool output_gate = false;            // multiplies each head's output by σ(W_g x) before o
   int64_t taps = 0;                    // of a short convolution after each of q, k and v; 0: none
   bool taps_identity = false;          // the convolution starts as the identity
+  std::optional<QueryTemperature> temperature = {};
+  int64_t output_dim = 0;  // channels of o's output; 0: as many as x has
 
   // Reads {"heads", "kv_heads", "head_dim", "bias", "output_bias", "qk_norm", "qk_norm_type", "norm_eps",
   // "output_gate"}, the last four named as in Qwen3-Next and MiniMax-M2, and the rotary settings.
@@ -49,6 +64,15 @@ struct ProjectionSettings {
   void read_convolutions(JsonReader& settings) {
     taps = read_taps(settings);
     taps_identity = read_taps_identity(settings);
+  }
+
+  // Reads {"temperature_period", "temperature_scale"}.
+  void read_temperature(JsonReader& settings) {
+    const int64_t period = settings.integer("temperature_period", 0, int64_t{1} << 40, 0);
+    const double scale = settings.number("temperature_scale", 0.0, 1e3, 0.1);
+    settings.fail_if(period == 0 && settings.has("temperature_scale"),
+                     "unknown key \"temperature_scale\": it goes with \"temperature_period\"");
+    if (period > 0) temperature = {period, scale};
   }
 
   int64_t width() const { return heads * head_dim; }
@@ -89,7 +113,9 @@ class QkNorms {
 class OutputProjection {
  public:
   OutputProjection(Module& layer, const ProjectionSettings& settings, int64_t dim)
-      : o_(layer.register_module("o", make_output_linear(settings.width(), dim, settings.output_bias))) {
+      : o_(layer.register_module(
+            "o", make_output_linear(settings.width(), settings.output_dim > 0 ? settings.output_dim : dim,
+                                    settings.output_bias))) {
     if (settings.output_gate) gate_ = layer.register_module("gate", std::make_shared<Linear>(dim, settings.width()));
   }
 
@@ -154,6 +180,7 @@ class ProjectedMixer : public Mixer {
                 split_heads(mapped.v, projections_.kv_heads)};
     norms_.normalize(p.q, p.k);
     rotate_queries_and_keys(p.q, p.k, positions, projections_.rotary);
+    if (projections_.temperature) p.q = projections_.temperature->times(p.q, positions);
     return p;
   }
 

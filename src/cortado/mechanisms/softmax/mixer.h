@@ -13,7 +13,9 @@ extern const Mechanism kSoftmax;
 class SoftmaxMixer : public AttentionMixer {
  public:
   SoftmaxMixer(JsonReader& settings, const MixerContext& context, std::string name = "softmax")
-      : AttentionMixer(std::move(name), AttentionSettings::read_all(settings, context), context.dim) {}
+      : SoftmaxMixer(AttentionSettings::read_all(settings, context), context.dim, std::move(name)) {}
+  SoftmaxMixer(const AttentionSettings& settings, int64_t dim, std::string name = "softmax")
+      : AttentionMixer(std::move(name), settings, dim) {}
   std::optional<PairCount> pairs(int64_t tokens) const override { return PairCount{static_cast<double>(tokens), 0}; }
 
  protected:

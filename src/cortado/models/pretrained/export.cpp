@@ -33,6 +33,9 @@ AttentionSettings attention_of(const ModelConfig& config, size_t layer) {
   AttentionSettings settings = AttentionSettings::read_all(reader, mixer_context(config, static_cast<int64_t>(layer)));
   if (kind == kSlidingWindow.name) settings.window = reader.integer("window", 1, 1 << 30, 129);
   expect(!settings.output_gate, "gates after the attention");
+  expect(!settings.sinks && !settings.temperature, "sinks, or queries that grow with their position");
+  expect(kind != kSlidingWindow.name || !reader.boolean("aligned", false),
+         "windows that begin at multiples of their width");
   expect(settings.taps == 0, "short convolutions of queries, keys and values (\"taps\")");
   expect(!settings.rotary || !settings.rotary->channels, "rotary positions in a part of a head");
   expect(!settings.rotary || settings.rotary->scaling.type != RotaryScaling::Type::kFactors,

@@ -60,13 +60,18 @@ JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, con
 }
 
 Tensor attend_joined(const Tensor& q, const JoinedKeys& keys, WindowAttentionOptions options) {
+  return std::get<0>(attend_joined_with_sums(q, keys, std::move(options)));
+}
+
+TensorTuple<2> attend_joined_with_sums(const Tensor& q, const JoinedKeys& keys, WindowAttentionOptions options) {
   options.first_key = keys.first_key;
   options.cu_seqlens_k = keys.cu_seqlens_k;
   if (options.cu_seqlens && keys.cu_seqlens_k->sym_size(0) != options.cu_seqlens->sym_size(0)) {
     // The sequence of unused places has no queries.
     options.cu_seqlens = at::cat({*options.cu_seqlens, options.cu_seqlens->slice(0, -1)});
   }
-  return std::get<0>(window_attention(q, keys.k, keys.v, options));
+  const auto [o, lse, _] = window_attention(q, keys.k, keys.v, options);
+  return {o, lse};
 }
 
 PastKeys keep_last(const JoinedKeys& keys, int64_t keep) {

@@ -33,6 +33,8 @@ JoinedKeys join_past(const PastKeys& past, const Tensor& k, const Tensor& v, con
 // window_attention over joined keys. `options` sets window, scale, cu_seqlens, ...; first_key and cu_seqlens_k are set
 // here.
 Tensor attend_joined(const Tensor& q, const JoinedKeys& keys, WindowAttentionOptions options);
+// As attend_joined(), with the logs of the sums of exp(score): o and lse.
+TensorTuple<2> attend_joined_with_sums(const Tensor& q, const JoinedKeys& keys, WindowAttentionOptions options);
 
 // The last `keep` keys of every row, right-aligned, as the next call's past; its length is always set.
 PastKeys keep_last(const JoinedKeys& keys, int64_t keep);
