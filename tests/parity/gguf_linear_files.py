@@ -35,6 +35,7 @@ ARCHITECTURES = {
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo2", {}),
     "olmo3_stretched": ("olmo2", {}),
+    "gpt_oss": ("gpt-oss", {}),
 }  # fmt: skip
 
 
@@ -130,7 +131,20 @@ def olmo2_keys(config):
             "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types]}  # fmt: skip
 
 
-OTHERS = {"lfm2": lfm2_keys, "falcon_h1": falcon_h1_keys, "nemotron_h": nemotron_h_keys, "olmo2": olmo2_keys, "olmo3": olmo2_keys}
+def gpt_oss_keys(config):
+    rope = config.rope_parameters
+    return {
+        "context_length": config.max_position_embeddings, "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads, "attention.key_length": config.head_dim, "attention.value_length": config.head_dim,
+        "feed_forward_length": config.intermediate_size, "expert_feed_forward_length": config.intermediate_size,
+        "expert_count": config.num_local_experts, "expert_used_count": config.num_experts_per_tok,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps, "attention.sliding_window": config.sliding_window,
+        "rope.freq_base": rope["rope_theta"], "rope.scaling.type": "yarn", "rope.scaling.factor": rope["factor"],
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+    }  # fmt: skip
+
+
+OTHERS = {"gpt_oss": gpt_oss_keys, "lfm2": lfm2_keys, "falcon_h1": falcon_h1_keys, "nemotron_h": nemotron_h_keys, "olmo2": olmo2_keys, "olmo3": olmo2_keys}
 
 
 def qwen_keys(config):
@@ -254,6 +268,14 @@ def changed(name, values, architecture, config, early):
         return [(f"blk.{block}.ssm_in.weight", values)]
     if inside == "in_proj_qkvz.weight":
         return list(zip((f"blk.{block}.attn_qkv.weight", f"blk.{block}.attn_gate.weight"), by_map(values, config)))
+    if name.endswith(".sinks"):
+        name = f"{name}.weight"
+    if architecture == "gpt-oss" and ".experts." in name:
+        suffix = "bias" if name.endswith("_bias") else "weight"
+        rows = values if suffix == "bias" else values.swapaxes(1, 2)
+        if ".down_proj" in name:
+            return [(f"blk.{block}.ffn_down_exps.{suffix}", rows)]
+        return [(f"blk.{block}.ffn_{part}_exps.{suffix}", rows[:, begin::2]) for begin, part in enumerate(("gate", "up"))]
     if name.endswith(("experts.gate_up_proj", "shared_mlp.input_linear.weight")):
         whose = "exps" if "experts" in name else "shexp" if config.num_local_experts else ""
         return [(f"blk.{block}.ffn_{part}{whose and '_'}{whose}.weight", half) for part, half in zip(("gate", "up"), np.split(values, 2, axis=-2))]

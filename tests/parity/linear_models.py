@@ -33,6 +33,8 @@ NEMOTRON_EXPERTS = dict(n_routed_experts=6, moe_intermediate_size=22, moe_shared
 KIMI = dict(num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=12, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=10, linear_num_heads=2,
             linear_head_dim=8, intermediate_size=40, moe_intermediate_size=20, num_local_experts=6, num_experts_per_tok=2, pad_token_id=None)  # fmt: skip
 MINIMAX = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2, block_size=4)
+GPT_OSS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=32, num_local_experts=6, num_experts_per_tok=2,
+               sliding_window=5)  # fmt: skip
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
     "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
@@ -119,6 +121,11 @@ STATES = {
         num_key_value_heads=4, rms_norm_eps=1e-2, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 3e4})),
     "falcon_h1_gated": (transformers.FalconH1ForCausalLM, dict(
         FALCON, mamba_d_ssm=None, mamba_rms_norm=True, mamba_norm_before_gate=False, projectors_bias=True, num_key_value_heads=None)),
+    "gpt_oss": (transformers.GptOssForCausalLM, dict(GPT_OSS)),
+    "gpt_oss_wide": (transformers.GptOssForCausalLM, dict(
+        GPT_OSS, layer_types=["full_attention", "sliding_attention", "full_attention"], attention_bias=False, num_experts_per_tok=1, tie_word_embeddings=True,
+        swiglu_limit=0.5, swiglu_alpha=1.2, rms_norm_eps=1e-2, num_key_value_heads=4, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 3e4, "factor": 4.0, "original_max_position_embeddings": 16, "truncate": True})),
     "nemotron_h": (transformers.NemotronHForCausalLM, dict(NEMOTRON, layers_block_type=["mamba", "mlp", "mamba", "attention", "mlp"])),
     "nemotron_h_experts": (transformers.NemotronHForCausalLM, dict(
         {**NEMOTRON, **NEMOTRON_EXPERTS}, layers_block_type=["mamba", "moe", "attention", "mlp", "mamba"])),

@@ -1,5 +1,5 @@
 """`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, FalconMamba, RWKV-4, RecurrentGemma,
-Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2, OLMo Hybrid, Falcon-H1 and Nemotron-H of transformers; GLA, RetNet, DeltaNet, Gated DeltaNet, HGRN2, RWKV-6 and RWKV-7 of flash-linear-attention, whose models run on the CPU once
+Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2, OLMo Hybrid, Falcon-H1, Nemotron-H and Zamba2 of transformers, and of gpt-oss and Llama 4; GLA, RetNet, DeltaNet, Gated DeltaNet, HGRN2, RWKV-6 and RWKV-7 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import json
@@ -41,7 +41,8 @@ NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": 
          "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
          "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
          "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "olmo": ["sliding_window"], "falcon_h1": ["parallel_hybrid"], "nemotron_h": ["mamba2"],
-         "kimi_linear": ["kda", "mla"], "minimax": ["lightning"]}  # fmt: skip
+         "kimi_linear": ["kda", "mla"], "minimax": ["lightning"],
+         "gpt_oss": ["softmax", "sliding_window"]}  # fmt: skip
 
 
 def needs(name):
@@ -398,6 +399,8 @@ REFUSED = {
                     ("num_expert_group", 4), ("moe_layer_freq", 2)],
     "minimax": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("sliding_window", 5), ("mlp_alpha_factor", 2.0), ("rotary_dim", 4),
                 ("num_experts_per_tok", 9), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
+    "gpt_oss": [("hidden_act", "gelu"), ("layer_types", ["full_attention"]), ("layer_types", ["chunked_attention"] * 3), ("num_experts_per_tok", 9),
+                ("swiglu_limit", 0.0), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}), ("quantization_config", {"bits": 4})],
     "lfm2": [("layer_types", ["conv", "full_attention"]), ("layer_types", ["conv", "sliding_attention", "conv"]), ("num_attention_heads", 5),
              ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}), ("conv_L_cache", 0), ("quantization_config", {"bits": 4})],
     "olmo_hybrid": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("layer_types", ["sliding_attention"] * 3),

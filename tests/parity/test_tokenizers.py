@@ -22,6 +22,9 @@ LLAMA3 = (
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 QWEN3_5 = QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+GPT_4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?"
+          r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
+          r"|\s+(?!\S)|\s+")  # fmt: skip
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 RANGES = [
     (0x20, 0x7F), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0x980), (0xE00, 0xE5C),
@@ -145,6 +148,7 @@ PRE_TOKENIZERS = {
     "llama3": [split(LLAMA3), byte_level(use_regex=False)],
     "qwen2": [split(QWEN2), byte_level(use_regex=False)],
     "qwen3_5": [split(QWEN3_5), byte_level(use_regex=False)],
+    "gpt_4o": [split(GPT_4O), byte_level(use_regex=False)],
     "removed": [split(r"[^\s]+", "removed", True), byte_level(use_regex=False)],
     "previous": [split(r"\d", "merged_with_previous"), pre_tokenizers.Digits(), byte_level()],
     "next": [split(r"\s", "merged_with_next"), pre_tokenizers.Punctuation("contiguous"), byte_level(use_regex=False)],
@@ -321,7 +325,8 @@ def test_ids_of_added_tokens_survive_the_export(open_tokenizer, lines, tmp_path)
         assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode("<z0>a<z2>").ids[::2] == [first, first + 2]
 
 
-@pytest.mark.parametrize("name, pre", [("gpt2", "gpt-2"), ("smollm", "smollm"), ("qwen2", "qwen2"), ("qwen3_5", "qwen35"), ("llama3", "llama-bpe")])
+@pytest.mark.parametrize("name, pre", [("gpt2", "gpt-2"), ("smollm", "smollm"), ("qwen2", "qwen2"), ("qwen3_5", "qwen35"), ("gpt_4o", "gpt-4o"),
+                                       ("llama3", "llama-bpe")])  # fmt: skip
 def test_gguf_byte_level(open_vocabulary, lines, name, pre):
     theirs = byte_level_tokenizer(name, tuple(lines))
     compare(open_vocabulary(metadata_of(theirs, pre=pre, begin=1)), theirs, lines)

@@ -357,6 +357,22 @@ void read_olmo2(GgufKeys& keys, GgufConfig& read) {
   read.scaling = {};
 }
 
+// What a file does not say is as published: the gate's limit, windows in every other layer, and yarn's bounds, which are
+// not rounded to whole channels. (llama.cpp rounds them.)
+void read_gpt_oss(GgufKeys& keys, GgufConfig& read) {
+  Json& config = read.config;
+  keys.copy(kHeadNames, config);
+  read_rope(keys, read_head(keys, config), read);
+  read.scaling.truncate = false;
+  read_experts(keys, config);
+  read.layout.feed_forward_norm = "post_attention_norm";
+  config.update({{"model_type", "gpt_oss"},
+                 {"rope_parameters", {{"rope_type", "default"}}},
+                 {"intermediate_size", config["moe_intermediate_size"]},
+                 {"attention_bias", keys.has(0, "attn_q.bias")},
+                 {"sliding_window", keys.size("attention.sliding_window")}});
+}
+
 struct GgufArchitecture {
   const char* name;
   void (*read)(GgufKeys& keys, GgufConfig& config);
@@ -372,7 +388,8 @@ constexpr GgufArchitecture kGgufArchitectures[] = {{"mamba", read_mamba},
                                                    {"lfm2", read_lfm2},
                                                    {"falcon-h1", read_falcon_h1},
                                                    {"nemotron_h", read_nemotron_h},
-                                                   {"olmo2", read_olmo2}};
+                                                   {"olmo2", read_olmo2},
+                                                   {"gpt-oss", read_gpt_oss}};
 
 }  // namespace
 

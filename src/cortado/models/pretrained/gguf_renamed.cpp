@@ -39,6 +39,7 @@ const std::map<std::string, std::string> kMixerTensors = {{"in_proj", "ssm_in"},
                                                           {"self_attn.out_proj", "attn_output"},
                                                           {"q_layernorm", "attn_q_norm"},
                                                           {"k_layernorm", "attn_k_norm"},
+                                                          {"sinks", "attn_sinks.weight"},
                                                           {"up_proj", "ffn_up"},
                                                           {"down_proj", "ffn_down"}};
 const std::map<std::string, std::string> kOutside = {
@@ -173,13 +174,17 @@ RenamedWeights feed_forward_weights(const FeedForwardConfig& config, int64_t dim
   if (config.kind == FeedForwardKind::kSwiglu) gated("feed_forward.", "", hidden);
   if (config.kind != FeedForwardKind::kExperts) return weights;
   const ExpertChoice& experts = config.experts;
-  weights.map("feed_forward.router.weight", "ffn_gate_inp.weight", {experts.count, dim});
+  weights.linear("feed_forward.router", "ffn_gate_inp", experts.count, dim, experts.router_bias);
   for (int64_t i = 0; i < experts.count; ++i) {
     const std::string ours = concat("feed_forward.experts.", i, ".");
     for (const char* name : {"gate", "up", "down"}) {
       const bool down = std::string(name) == "down";
       weights.map(concat(ours, name, ".weight"), concat("ffn_", name, "_exps.weight"),
                   {experts.count, down ? dim : hidden, down ? hidden : dim});
+      weights.list.back().forms.front().index = i;
+      if (!config.bias) continue;
+      weights.map(concat(ours, name, ".bias"), concat("ffn_", name, "_exps.bias"),
+                  {experts.count, down ? dim : hidden});
       weights.list.back().forms.front().index = i;
     }
   }

@@ -96,10 +96,22 @@ void RenamedWeights::then(const std::string& ours, const std::function<Tensor(co
   }
 }
 
+void RenamedWeights::plus(const std::string& ours, const LowRank& product) {
+  for (RenamedWeight& weight : list) {
+    if (weight.ours != ours) continue;
+    for (TheirTensor& form : weight.forms) form.plus = product;
+  }
+}
+
 void RenamedWeights::within(const std::string& ours, const std::string& theirs, const RenamedWeights& part) {
   for (RenamedWeight weight : part.list) {
     weight.ours = concat(ours, ".", weight.ours);
-    for (TheirTensor& form : weight.forms) form.name = concat(theirs, ".", form.name);
+    for (TheirTensor& form : weight.forms) {
+      form.name = concat(theirs, ".", form.name);
+      if (!form.plus) continue;
+      form.plus->up = concat(theirs, ".", form.plus->up);
+      form.plus->down = concat(theirs, ".", form.plus->down);
+    }
     list.push_back(std::move(weight));
   }
 }
@@ -155,7 +167,8 @@ const std::vector<Architecture>& architectures() {
          {mamba_architectures, mamba_ssm_architectures, mamba_hybrid_architectures,
           flash_linear_attention_architectures, rwkv_architectures, recurrent_gemma_architectures,
           qwen3_next_architectures, qwen3_moe_architectures, lfm2_architectures, olmo_architectures,
-          falcon_h1_architectures, nemotron_h_architectures, kimi_linear_architectures, minimax_architectures}) {
+          falcon_h1_architectures, nemotron_h_architectures, kimi_linear_architectures, minimax_architectures,
+          gpt_oss_architectures}) {
       for (Architecture& architecture : family()) list.push_back(std::move(architecture));
     }
     return list;
@@ -180,11 +193,9 @@ std::optional<RenamedSource> renamed_folder(const std::string& folder) {
                          BlockScales blocks = sizes;
                          blocks.take(views, folder);
                          TheirTensors tensors;
-                         for (const auto& [name, view] : views)
-                           tensors.kinds[name] = {view.sizes().vec(), view.scalar_type()};
+                         for (const auto& [name, view] : views) tensors.kinds[name] = blocks.decoded_kind(name, view);
                          tensors.read = [=](const TheirTensor& form) {
-                           const Tensor whole = blocks.decode(form.name, views.at(form.name));
-                           return form.index ? whole.select(0, *form.index) : whole;
+                           return blocks.decode(form.name, views.at(form.name), form.index);
                          };
                          return tensors;
                        }};
@@ -227,14 +238,20 @@ std::string left_out_of(const RenamedModel& model, const TheirTensors& tensors) 
 void check_tensors(const RenamedModel& model, const TheirTensors& tensors) {
   const std::string where = concat("[import] ", model.source, ": ");
   std::set<std::string> used;
+  const auto check = [&](const std::string& name, const Shape& expected) {
+    const auto found = tensors.kinds.find(name);
+    fail_input_if(found == tensors.kinds.end(), where, "there is no tensor \"", name, "\"");
+    const auto& [shape, type] = found->second;
+    fail_input_if(shape != expected || !at::isFloatingType(type), where, "tensor \"", name, "\" is ", type, " ",
+                  at::IntArrayRef(shape), ", expected ", at::IntArrayRef(expected));
+    used.insert(name);
+  };
   for (const RenamedWeight& weight : model.weights.list) {
     const TheirTensor& form = form_in(weight, tensors);
-    const auto found = tensors.kinds.find(form.name);
-    fail_input_if(found == tensors.kinds.end(), where, "there is no tensor \"", form.name, "\"");
-    const auto& [shape, type] = found->second;
-    fail_input_if(shape != form.shape || !at::isFloatingType(type), where, "tensor \"", form.name, "\" is ", type, " ",
-                  at::IntArrayRef(shape), ", expected ", at::IntArrayRef(form.shape));
-    used.insert(form.name);
+    check(form.name, form.shape);
+    if (!form.plus) continue;
+    check(form.plus->up, {form.plus->out, form.plus->rank});
+    check(form.plus->down, {form.plus->rank, form.plus->in});
   }
   for (const auto& [name, kind] : tensors.kinds) {
     const bool idle =
@@ -242,6 +259,11 @@ void check_tensors(const RenamedModel& model, const TheirTensors& tensors) {
     fail_input_if(!used.contains(name) && !idle && !is_left_out(model, name), where, "tensor ", printable(name),
                   " belongs to no part of this architecture that is supported");
   }
+}
+
+Tensor product_of(const LowRank& product, const TheirTensors& tensors) {
+  const auto read = [&](const std::string& name) { return tensors.read({.name = name, .shape = {}}).to(at::kFloat); };
+  return at::mm(read(product.up), read(product.down));
 }
 
 PretrainedModel read_renamed(const RenamedSource& source, const ReadWeights& how) {
@@ -257,7 +279,8 @@ PretrainedModel read_renamed(const RenamedSource& source, const ReadWeights& how
   for (const RenamedWeight& weight : model.weights.list) {
     if (interrupt_requested()) throw Failure(concat("[import] ", model.source, ": stopped"));
     const TheirTensor& form = form_in(weight, tensors);
-    const Tensor theirs = tensors.read(form);
+    Tensor theirs = tensors.read(form);
+    if (form.plus) theirs = theirs.to(at::kFloat) + product_of(*form.plus, tensors);
     const Tensor moved = form.change ? form.change(theirs) : theirs;
     const Tensor tensor = form.value ? form.value->ours(moved) : moved;
     how.put(read, weight.ours, tensor.contiguous());

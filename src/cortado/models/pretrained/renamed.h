@@ -16,6 +16,12 @@ namespace cortado {
 
 using Shape = std::vector<int64_t>;
 
+// The product of two of their matrices, [out, rank] and [rank, in].
+struct LowRank {
+  std::string up, down;
+  int64_t out, rank, in;
+};
+
 // One of their tensors, and how to get our weight from it.
 struct TheirTensor {
   std::string name;
@@ -28,6 +34,7 @@ struct TheirTensor {
     Tensor (*theirs)(const Tensor&);
   };
   const Value* value = nullptr;
+  std::optional<LowRank> plus = {};  // is added before `change`; the sum is kept in float32
 };
 
 // One of our weights and its source. Several weights may be parts of one tensor. Folders may store a weight in one of
@@ -79,6 +86,8 @@ struct RenamedWeights {
   void joint_experts(const std::string& gate_up, const std::string& down, const ExpertSizes& sizes);
   // Applies one more change to a weight, if it has been mapped.
   void then(const std::string& ours, const std::function<Tensor(const Tensor&)>& change);
+  // Adds a product to their tensor, of a weight that has been mapped.
+  void plus(const std::string& ours, const LowRank& product);
   // Adds all weights of a part under these prefixes.
   void within(const std::string& ours, const std::string& theirs, const RenamedWeights& part);
 };
@@ -159,5 +168,6 @@ std::vector<Architecture> falcon_h1_architectures();
 std::vector<Architecture> nemotron_h_architectures();
 std::vector<Architecture> kimi_linear_architectures();
 std::vector<Architecture> minimax_architectures();
+std::vector<Architecture> gpt_oss_architectures();
 
 }  // namespace cortado

@@ -266,6 +266,7 @@ TEST(Gguf, Gpt2Vocabularies) {
                                                                             {"llama-bpe", {258}},
                                                                             {"default", {258}},
                                                                             {"qwen35", {'1', '2'}},
+                                                                            {"gpt-4o", {258}},
                                                                             {"refact", {'1', '2'}},
                                                                             {"dbrx", {258}},
                                                                             {"mpt", {258}},
@@ -281,7 +282,8 @@ TEST(Gguf, Gpt2Vocabularies) {
   }
   metadata.pre = "klingon";
   EXPECT_EQ(error_of([&] { import_vocabulary(metadata, "f.gguf"); }),
-            "[f.gguf] tokenizer.ggml.pre \"klingon\" is not supported: gpt-2, llama-bpe, dbrx, qwen2, qwen35, smollm, "
+            "[f.gguf] tokenizer.ggml.pre \"klingon\" is not supported: gpt-2, gpt-4o, llama-bpe, dbrx, qwen2, qwen35, "
+            "smollm, "
             "refact, mpt, olmo and default are");
 }
 

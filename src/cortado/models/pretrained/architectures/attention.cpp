@@ -14,7 +14,7 @@ RenamedMixer read_attention(JsonReader& config, int64_t dim, const AttentionDefa
                  key_heads, ")");
   const int64_t head =
       config.integer("head_dim", 1, 65536, share ? std::max<int64_t>(1, dim / heads) : *usual.head_dim);
-  const bool bias = config.boolean("attention_bias", false);
+  const bool bias = config.boolean("attention_bias", usual.bias);
   RenamedMixer mixer({{"mixer", "softmax"}, {"heads", heads}, {"kv_heads", key_heads}, {"head_dim", head}});
   if (bias) mixer.settings["bias"] = true;
   mixer.linear("q", "q_proj", heads * head, dim, bias);

@@ -11,6 +11,7 @@ namespace cortado {
 struct AttentionDefaults {
   int64_t key_heads = 0;                 // 0: as many as heads
   std::optional<int64_t> head_dim = {};  // nullopt: hidden_size / num_attention_heads
+  bool bias = false;
 };
 
 // Reads "num_attention_heads", "num_key_value_heads", "head_dim" and "attention_bias"; maps q_proj, k_proj, v_proj and

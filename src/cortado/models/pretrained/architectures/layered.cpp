@@ -63,8 +63,8 @@ Json read_grouped_experts(JsonReader& config, const ExpertSizes& sizes, const Gr
 
 std::optional<std::vector<bool>> read_layer_types(JsonReader& config, int64_t layers,
                                                   const std::vector<std::string>& kind,
-                                                  const std::vector<std::string>& other) {
-  const Json types = config.any("layer_types");
+                                                  const std::vector<std::string>& other, const char* key) {
+  const Json types = config.any(key);
   if (types.is_null()) return std::nullopt;
   std::vector<bool> read;
   const auto among = [](const std::vector<std::string>& names, const Json& type) {
@@ -73,7 +73,7 @@ std::optional<std::vector<bool>> read_layer_types(JsonReader& config, int64_t la
   for (size_t i = 0; i < static_cast<size_t>(layers); ++i) {
     const Json type = types.is_array() && types.size() == static_cast<size_t>(layers) ? types[i] : Json();
     read.push_back(among(kind, type));
-    config.fail_if(!read.back() && !among(other, type), "\"layer_types\" must name the types of ", layers,
+    config.fail_if(!read.back() && !among(other, type), "\"", key, "\" must name the types of ", layers,
                    " layers, each one of ", joined(kind, ", "), ", ", joined(other, ", "));
   }
   return read;

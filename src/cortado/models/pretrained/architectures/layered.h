@@ -51,11 +51,12 @@ struct GroupedExperts {
 // "norm_topk_prob", "routed_scaling_factor" or Kimi Linear's names of them.
 Json read_grouped_experts(JsonReader& config, const ExpertSizes& sizes, const GroupedExperts& usual);
 
-// Whether each layer is of the first kind, by "layer_types", where a kind may have several names. nullopt: the config
+// Whether each layer is of the first kind, by the list `key`, where a kind may have several names. nullopt: the config
 // does not say.
 std::optional<std::vector<bool>> read_layer_types(JsonReader& config, int64_t layers,
                                                   const std::vector<std::string>& kind,
-                                                  const std::vector<std::string>& other);
+                                                  const std::vector<std::string>& other,
+                                                  const char* key = "layer_types");
 // Whether each layer's number is in the list `key`; null: none is.
 std::vector<bool> read_layer_numbers(JsonReader& config, const char* key, int64_t layers);
 // Whether each layer has experts in Qwen's models: not those of "mlp_only_layers"; of the others, every

@@ -1,0 +1,91 @@
+"""What gpt-oss has beside their layers: MXFP4, images, positions in a part of each head."""
+
+import json
+
+import pytest
+import torch
+from linear_models import SIZES, model_of
+from safetensors.torch import load_file, save_file
+from test_import_linear import check
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Seeds what transformers draws when it makes a model."""
+    torch.manual_seed(3)
+
+
+def in_mxfp4(matrix):
+    """[E, in, out] as published: the bytes of blocks of 32 inputs and their exponents."""
+    numbers = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+    blocks = matrix.transpose(1, 2).unflatten(2, (-1, 32))
+    exponents = (blocks.abs().amax(-1).log2().floor() - 2).int()
+    codes = (torch.ldexp(blocks, -exponents.unsqueeze(-1)).unsqueeze(-1) - numbers).abs().argmin(-1).byte()
+    return codes[..., ::2] | codes[..., 1::2] << 4, (exponents + 127).byte()
+
+
+def quantise(model, folder):
+    """Rounds the model's experts to MXFP4, by transformers' own reading of the bytes that replace the folder's floats."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    tensors = load_file(folder / "model.safetensors")
+    for name, parameter in model.named_parameters():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            blocks, scales = in_mxfp4(parameter.data)
+            parameter.data = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+            tensors.update({f"{name}_blocks": blocks, f"{name}_scales": scales})
+            del tensors[name]
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.mechanism("softmax", "sliding_window")
+def test_mxfp4(cortado, build, tmp_path, monkeypatch):
+    """Of a model whose sizes differ, so that no transposition goes unseen."""
+    monkeypatch.setitem(SIZES, "hidden_size", 64)
+    model = model_of("gpt_oss", monkeypatch)
+    check(model, tmp_path, cortado, build, lambda folder: quantise(model, folder))
+
+
+@pytest.mark.mechanism("softmax", "sliding_window")
+@pytest.mark.parametrize(("change", "word"), [
+    (lambda tensors, name: tensors.pop(f"{name}_scales"), "there is no"),
+    (lambda tensors, name: tensors.update({f"{name}_scales": tensors[f"{name}_scales"][:, 1:].contiguous()}), "expected bytes"),
+    (lambda tensors, name: tensors.update({f"{name}_blocks": tensors[f"{name}_blocks"].float()}), "expected bytes"),
+])  # fmt: skip
+def test_damaged_mxfp4_is_refused(change, word, cortado, tmp_path, monkeypatch):
+    model = model_of("gpt_oss", monkeypatch)
+    model.save_pretrained(tmp_path / "theirs")
+    quantise(model, tmp_path / "theirs")
+    tensors = load_file(tmp_path / "theirs" / "model.safetensors")
+    change(tensors, "model.layers.1.mlp.experts.down_proj")
+    save_file(tensors, tmp_path / "theirs" / "model.safetensors")
+    done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr and "down_proj_scales" in done.stderr, done.stderr
+
+
+@pytest.mark.mechanism("softmax", "sliding_window")
+def test_gpt_oss_without_a_word_about_positions(cortado, build, tmp_path, monkeypatch):
+    """Positions are stretched as in the published models, and every other layer has windows."""
+    model = model_of("gpt_oss", monkeypatch)
+
+    def change(folder):
+        config = json.loads((folder / "config.json").read_text())
+        for key in ("rope_parameters", "layer_types", "swiglu_limit", "swiglu_alpha", "attention_bias"):
+            del config[key]
+        (folder / "config.json").write_text(json.dumps(config))
+
+    check(model, tmp_path, cortado, build, change)
+
+
+@pytest.mark.mechanism("softmax", "sliding_window", "lolcats")
+@pytest.mark.parametrize(("name", "word"), [("gpt_oss", "sinks")])
+def test_what_nothing_else_has_is_not_converted(name, word, cortado, tmp_path, monkeypatch):
+    monkeypatch.setitem(SIZES, "vocab_size", 256)
+    model_of(name, monkeypatch).save_pretrained(tmp_path / "theirs")
+    (tmp_path / "text.txt").write_text("some text " * 1000)
+    done = cortado("linearize", tmp_path / "theirs", "--data", tmp_path / "text.txt", "--out", tmp_path / "ours")
+    *_, line = done.stderr.splitlines()  # after what it says of the import
+    assert done.returncode == 2 and word in line and "--keep" in line, done.stderr
