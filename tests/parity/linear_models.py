@@ -35,6 +35,7 @@ KIMI = dict(num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=12, qk_ro
 MINIMAX = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2, block_size=4)
 GPT_OSS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=32, num_local_experts=6, num_experts_per_tok=2,
                sliding_window=5)  # fmt: skip
+ZAMBA2 = dict(num_attention_heads=4, n_mamba_heads=8, mamba_ngroups=2, mamba_d_state=6, chunk_size=4, intermediate_size=40, adapter_rank=5)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
     "mamba_wide": (transformers.MambaForCausalLM, dict(state_size=4, time_step_rank=7, conv_kernel=3, use_bias=True,
@@ -126,6 +127,12 @@ STATES = {
         GPT_OSS, layer_types=["full_attention", "sliding_attention", "full_attention"], attention_bias=False, num_experts_per_tok=1, tie_word_embeddings=True,
         swiglu_limit=0.5, swiglu_alpha=1.2, rms_norm_eps=1e-2, num_key_value_heads=4, rope_parameters={
             "rope_type": "yarn", "rope_theta": 3e4, "factor": 4.0, "original_max_position_embeddings": 16, "truncate": True})),
+    "zamba2": (transformers.Zamba2ForCausalLM, dict(
+        ZAMBA2, num_hidden_layers=5, num_mem_blocks=2, use_shared_attention_adapter=True, use_mem_rope=True, rms_norm_eps=1e-2,
+        layers_block_type=["mamba", "hybrid", "hybrid", "mamba", "hybrid"])),
+    "zamba2_wide": (transformers.Zamba2ForCausalLM, dict(
+        ZAMBA2, layers_block_type=["hybrid", "mamba", "hybrid"], mamba_ngroups=1, mamba_expand=3, n_mamba_heads=6, mamba_d_conv=3, add_bias_linear=True,
+        tie_word_embeddings=False, time_step_min=0.5)),
     "nemotron_h": (transformers.NemotronHForCausalLM, dict(NEMOTRON, layers_block_type=["mamba", "mlp", "mamba", "attention", "mlp"])),
     "nemotron_h_experts": (transformers.NemotronHForCausalLM, dict(
         {**NEMOTRON, **NEMOTRON_EXPERTS}, layers_block_type=["mamba", "moe", "attention", "mlp", "mamba"])),

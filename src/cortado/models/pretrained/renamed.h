@@ -169,5 +169,6 @@ std::vector<Architecture> nemotron_h_architectures();
 std::vector<Architecture> kimi_linear_architectures();
 std::vector<Architecture> minimax_architectures();
 std::vector<Architecture> gpt_oss_architectures();
+std::vector<Architecture> zamba2_architectures();
 
 }  // namespace cortado
