@@ -35,6 +35,8 @@ KIMI = dict(num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=12, qk_ro
 MINIMAX = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2, block_size=4)
 GPT_OSS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=32, num_local_experts=6, num_experts_per_tok=2,
                sliding_window=5)  # fmt: skip
+LLAMA4 = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=24, intermediate_size_mlp=40, num_local_experts=6,
+              attention_chunk_size=6, floor_scale=4, attn_scale=0.7, num_hidden_layers=5)  # fmt: skip
 ZAMBA2 = dict(num_attention_heads=4, n_mamba_heads=8, mamba_ngroups=2, mamba_d_state=6, chunk_size=4, intermediate_size=40, adapter_rank=5)
 STATES = {
     "mamba": (transformers.MambaForCausalLM, dict(state_size=5, initializer_range=0.3)),
@@ -127,6 +129,13 @@ STATES = {
         GPT_OSS, layer_types=["full_attention", "sliding_attention", "full_attention"], attention_bias=False, num_experts_per_tok=1, tie_word_embeddings=True,
         swiglu_limit=0.5, swiglu_alpha=1.2, rms_norm_eps=1e-2, num_key_value_heads=4, rope_parameters={
             "rope_type": "yarn", "rope_theta": 3e4, "factor": 4.0, "original_max_position_embeddings": 16, "truncate": True})),
+    "llama4": (transformers.Llama4ForCausalLM, dict(LLAMA4)),
+    "llama4_wide": (transformers.Llama4ForCausalLM, dict(
+        LLAMA4, no_rope_layers=[0, 1, 1, 0, 1], layer_types=["full_attention", "chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
+        moe_layers=[1, 2], num_experts_per_tok=3, use_qk_norm=False, attention_bias=True, tie_word_embeddings=True, rms_norm_eps=1e-2,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 3e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                         "original_max_position_embeddings": 16})),
+    "llama4_dense": (transformers.Llama4ForCausalLM, dict(LLAMA4, interleave_moe_layer_step=2, attn_temperature_tuning=False, no_rope_layer_interval=2)),
     "zamba2": (transformers.Zamba2ForCausalLM, dict(
         ZAMBA2, num_hidden_layers=5, num_mem_blocks=2, use_shared_attention_adapter=True, use_mem_rope=True, rms_norm_eps=1e-2,
         layers_block_type=["mamba", "hybrid", "hybrid", "mamba", "hybrid"])),

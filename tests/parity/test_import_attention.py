@@ -1,10 +1,11 @@
-"""What gpt-oss has beside their layers: MXFP4, images, positions in a part of each head."""
+"""What gpt-oss, Llama 4 and MiniMax-01 have beside their layers: MXFP4, images, positions in a part of each head."""
 
 import json
 
 import pytest
 import torch
-from linear_models import SIZES, model_of
+import transformers
+from linear_models import LLAMA4, SIZES, model_of, random_weights
 from safetensors.torch import load_file, save_file
 from test_import_linear import check
 
@@ -80,8 +81,18 @@ def test_gpt_oss_without_a_word_about_positions(cortado, build, tmp_path, monkey
     check(model, tmp_path, cortado, build, change)
 
 
+@pytest.mark.mechanism("softmax", "sliding_window")
+def test_the_text_part_of_llama4(cortado, build, tmp_path):
+    vision = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vision_output_dim=16, image_size=8, patch_size=4,
+                  projector_input_dim=16, projector_output_dim=16)  # fmt: skip
+    kind = transformers.Llama4ForConditionalGeneration
+    model = random_weights(kind(kind.config_class(text_config={**SIZES, **LLAMA4}, vision_config=vision, image_token_index=66)))
+    told = check(model, tmp_path, cortado, build)
+    assert "vision_model." in told and "multi_modal_projector." in told, told
+
+
 @pytest.mark.mechanism("softmax", "sliding_window", "lolcats")
-@pytest.mark.parametrize(("name", "word"), [("gpt_oss", "sinks")])
+@pytest.mark.parametrize(("name", "word"), [("gpt_oss", "sinks"), ("llama4", "temperature_period")])
 def test_what_nothing_else_has_is_not_converted(name, word, cortado, tmp_path, monkeypatch):
     monkeypatch.setitem(SIZES, "vocab_size", 256)
     model_of(name, monkeypatch).save_pretrained(tmp_path / "theirs")

@@ -42,7 +42,7 @@ NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": 
          "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
          "lfm2": ["gated_short_conv"], "olmo_hybrid": ["gated_delta_net"], "olmo": ["sliding_window"], "falcon_h1": ["parallel_hybrid"], "nemotron_h": ["mamba2"],
          "kimi_linear": ["kda", "mla"], "minimax": ["lightning"],
-         "gpt_oss": ["softmax", "sliding_window"], "zamba2": ["serial_hybrid"]}  # fmt: skip
+         "gpt_oss": ["softmax", "sliding_window"], "llama4": ["softmax", "sliding_window"], "zamba2": ["serial_hybrid"]}  # fmt: skip
 
 
 def needs(name):
@@ -401,6 +401,8 @@ REFUSED = {
                 ("num_experts_per_tok", 9), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
     "gpt_oss": [("hidden_act", "gelu"), ("layer_types", ["full_attention"]), ("layer_types", ["chunked_attention"] * 3), ("num_experts_per_tok", 9),
                 ("swiglu_limit", 0.0), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}), ("quantization_config", {"bits": 4})],
+    "llama4": [("hidden_act", "gelu"), ("layer_types", ["sliding_attention"] * 5), ("no_rope_layers", [1, 0]), ("no_rope_layers", [2] * 5),
+               ("moe_layers", [5]), ("floor_scale", 0), ("num_experts_per_tok", 9), ("attention_chunk_size", 0)],
     "zamba2": [("hidden_act", "silu"), ("layers_block_type", ["hybrid"]), ("layers_block_type", ["attention"] * 5), ("num_key_value_heads", 2),
                ("use_long_context", True), ("n_mamba_heads", 5), ("mamba_ngroups", 3), ("layers_block_type", None)],
     "lfm2": [("layer_types", ["conv", "full_attention"]), ("layer_types", ["conv", "sliding_attention", "conv"]), ("num_attention_heads", 5),

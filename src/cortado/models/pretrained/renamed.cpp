@@ -168,7 +168,7 @@ const std::vector<Architecture>& architectures() {
           flash_linear_attention_architectures, rwkv_architectures, recurrent_gemma_architectures,
           qwen3_next_architectures, qwen3_moe_architectures, lfm2_architectures, olmo_architectures,
           falcon_h1_architectures, nemotron_h_architectures, kimi_linear_architectures, minimax_architectures,
-          gpt_oss_architectures, zamba2_architectures}) {
+          gpt_oss_architectures, zamba2_architectures, llama4_architectures}) {
       for (Architecture& architecture : family()) list.push_back(std::move(architecture));
     }
     return list;

@@ -170,5 +170,6 @@ std::vector<Architecture> kimi_linear_architectures();
 std::vector<Architecture> minimax_architectures();
 std::vector<Architecture> gpt_oss_architectures();
 std::vector<Architecture> zamba2_architectures();
+std::vector<Architecture> llama4_architectures();
 
 }  // namespace cortado
