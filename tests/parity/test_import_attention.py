@@ -91,6 +91,31 @@ def test_the_text_part_of_llama4(cortado, build, tmp_path):
     assert "vision_model." in told and "multi_modal_projector." in told, told
 
 
+@pytest.mark.mechanism("softmax", "lightning")
+def test_minimax_turns_a_part_of_each_head(cortado, build, tmp_path, monkeypatch):
+    """As MiniMax's own program and transformers' MiniMax-M2; transformers' MiniMax-01 turns whole heads."""
+    from transformers.models.minimax import modeling_minimax
+    from transformers.models.minimax_m2 import modeling_minimax_m2
+
+    whole = modeling_minimax.MiniMaxRotaryEmbedding
+
+    def rotary(config, **_):
+        rope = {**config.rope_parameters, "partial_rotary_factor": 0.5}
+        part = transformers.MiniMaxM2Config(hidden_size=32, num_attention_heads=4, head_dim=8, rope_parameters=rope)
+        return modeling_minimax_m2.MiniMaxM2RotaryEmbedding(part)
+
+    rotary.compute_default_rope_parameters = whole.compute_default_rope_parameters
+    monkeypatch.setattr(modeling_minimax, "MiniMaxRotaryEmbedding", rotary)
+    monkeypatch.setattr(modeling_minimax, "apply_rotary_pos_emb", modeling_minimax_m2.apply_rotary_pos_emb)
+    model = model_of("minimax", monkeypatch)
+
+    def change(folder):
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "rotary_dim": 4}))
+
+    check(model, tmp_path, cortado, build, change)
+
+
 @pytest.mark.mechanism("softmax", "sliding_window", "lolcats")
 @pytest.mark.parametrize(("name", "word"), [("gpt_oss", "sinks"), ("llama4", "temperature_period")])
 def test_what_nothing_else_has_is_not_converted(name, word, cortado, tmp_path, monkeypatch):

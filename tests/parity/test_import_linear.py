@@ -397,7 +397,7 @@ REFUSED = {
     "kimi_linear": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("mlp_layer_types", ["dense"] * 2), ("tie_word_embeddings", True),
                     ("mla_use_nope", False), ("moe_router_activation_func", "softmax"), ("num_key_value_heads", 2), ("topk_group", 2),
                     ("num_expert_group", 4), ("moe_layer_freq", 2)],
-    "minimax": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("sliding_window", 5), ("mlp_alpha_factor", 2.0), ("rotary_dim", 4),
+    "minimax": [("hidden_act", "gelu"), ("layer_types", ["linear_attention"]), ("sliding_window", 5), ("mlp_alpha_factor", 2.0), ("rotary_dim", 3), ("rotary_dim", 64),
                 ("num_experts_per_tok", 9), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0})],
     "gpt_oss": [("hidden_act", "gelu"), ("layer_types", ["full_attention"]), ("layer_types", ["chunked_attention"] * 3), ("num_experts_per_tok", 9),
                 ("swiglu_limit", 0.0), ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}), ("quantization_config", {"bits": 4})],

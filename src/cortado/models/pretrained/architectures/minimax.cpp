@@ -28,6 +28,14 @@ void multiply(RenamedMixer& mixer, const char* weight, double factor) {
   if (factor != 1) mixer.then(weight, [=](const Tensor& x) { return x.to(at::kFloat) * factor; });
 }
 
+// "rotary_dim": how many of a head's channels are turned, the first ones, as in MiniMax's own program and as transformers
+// reads it of MiniMax-M2. (Its class of MiniMax-01 ignores it.)
+void read_rotary_channels(JsonReader& config, RenamedMixer& attention) {
+  const int64_t head = attention.settings["head_dim"], turned = config.integer("rotary_dim", 2, head, head);
+  config.fail_if(turned % 2 != 0, "\"rotary_dim\" (", turned, ") is odd: channels are turned in pairs");
+  if (turned < head) attention.settings["rotary_fraction"] = static_cast<double>(turned) / static_cast<double>(head);
+}
+
 RenamedMixer lightning_mixer(int64_t dim, const RenamedMixer& attention, double factor) {
   const int64_t heads = attention.settings["heads"], head = attention.settings["head_dim"], width = heads * head;
   RenamedMixer mixer({{"mixer", "lightning"},
@@ -69,7 +77,7 @@ RenamedModel read_minimax(JsonReader& config) {
   const MinimaxFactors factors = read_minimax_factors(config);
   write_rope(read_whole_rope(config, 1e6), read.json);
   RenamedMixer attention = read_attention(config, dim, {.key_heads = 8});
-  expect(config, "rotary_dim", attention.settings["head_dim"]);
+  read_rotary_channels(config, attention);
   const RenamedMixer lightning = lightning_mixer(dim, attention, factors.linear);
   multiply(attention, "o.weight", factors.full);
   const double eps = read.norm_eps() / (factors.stream * factors.stream);
