@@ -13,15 +13,19 @@
 
 namespace cortado {
 
+// The vocabulary of RWKV's World tokenizer in a Hugging Face folder.
+inline constexpr const char* kWorldVocabulary = "rwkv_vocab_v20230424.txt";
+
 // Imports a Hugging Face folder's tokenizer: tokenizer.json (byte-pair encodings), or else tokenizer.model (byte-pair
-// models of SentencePiece). Further tokens, special tokens, the tokens that end an answer, and the chat style come from
+// models of SentencePiece), or else RWKV's vocabulary. Further tokens, special tokens, the tokens that end an answer, and the chat style come from
 // tokenizer_config.json, added_tokens.json, special_tokens_map.json, chat_template.jinja, generation_config.json and
 // config.json, if present. InputError (one line) if the tokenizer is missing, broken or not supported.
 std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder);
 
 // A GGUF file's metadata about its tokenizer (keys tokenizer.ggml.*).
 struct VocabularyMetadata {
-  std::string model;                // "gpt2": byte-level with merges; "llama": SentencePiece with scores
+  // "gpt2": byte-level with merges; "llama": SentencePiece with scores; "rwkv": RWKV's World, with escaped bytes
+  std::string model;
   std::string pre = "default";      // gpt2 only: the pre-tokenizer
   std::vector<std::string> tokens;  // by id
   std::vector<std::string> merges;  // gpt2 only: "left right"
@@ -43,8 +47,7 @@ std::shared_ptr<Tokenizer> import_vocabulary(const VocabularyMetadata& metadata,
 std::shared_ptr<Tokenizer> pretrained_tokenizer(const std::string& source);
 
 // Writes tokenizer.json, tokenizer_config.json (with a chat template, if the model was trained to chat) and
-// generation_config.json into a folder. Returns false and writes nothing if the tokenizer is not a byte-pair encoding,
-// the only kind that pretrained models have here. InputError, and nothing is written, if Hugging Face's format cannot
+// generation_config.json into a folder. Returns false and writes nothing if the tokenizer has no byte pairs. InputError, and nothing is written, if Hugging Face's format cannot
 // express a step of the tokenizer.
 bool export_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 

@@ -1,7 +1,7 @@
 // Byte-pair encoding of pretrained models: byte-level (GPT-2, Llama 3, Qwen2, SmolLM), or by characters with bytes as a
 // fallback for unknown ones (Llama 2, Mistral, Gemma). Encoding takes four steps: find added tokens and normalise the
 // text (text_steps.cpp), cut it into words (with regular expressions, regex.cpp), and merge the symbols of each word
-// (merges.cpp).
+// (merges.cpp), or take the longest tokens (longest.cpp).
 #pragma once
 
 #include <array>
@@ -154,6 +154,25 @@ struct ScoredPair {
 std::vector<ScoredPair> scored_pairs(const std::vector<float>& scores, const std::vector<std::string>& texts,
                                      const std::function<int32_t(std::string_view text)>& find);
 
+// Cuts a text into the longest tokens, from left to right. A trie over bytes.
+class LongestMatch {
+ public:
+  LongestMatch() = default;
+  // `texts`: the bytes of each token, empty for those that are not found. InputError if a byte has no token.
+  explicit LongestMatch(const std::vector<std::string>& texts);
+  void encode(std::string_view text, std::vector<int32_t>& tokens) const;
+
+ private:
+  struct Node {
+    unsigned char byte;
+    int32_t token;          // -1: no token ends here
+    uint32_t begin, count;  // the children, sorted by their bytes
+  };
+  const Node* child(const Node& node, unsigned char byte) const;
+
+  std::vector<Node> nodes_;
+};
+
 class Merger {
  public:
   // The ids in the definition must have been checked (check_definition).
@@ -171,10 +190,11 @@ class Merger {
   void merge_short(std::vector<int32_t>& symbols) const;
   void merge_long(std::vector<int32_t>& symbols) const;
 
+  LongestMatch longest_;
   TextMap<int32_t> ids_;  // token ids by text; by raw bytes with `bytes`
   MergeTable table_;
   std::array<int32_t, 256> byte_token_;  // with `bytes`: the token of each byte; otherwise of "<0x..>"
-  bool bytes_, byte_fallback_, fuse_unknown_, ignore_merges_;
+  bool bytes_, byte_fallback_, fuse_unknown_, ignore_merges_, takes_longest_;
   int32_t unknown_;
 };
 

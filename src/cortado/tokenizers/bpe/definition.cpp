@@ -113,6 +113,12 @@ const std::string& byte_letter(unsigned char byte) {
   return letters[byte];
 }
 
+std::string letters_of_bytes(std::string_view bytes) {
+  std::string letters;
+  for (const char byte : bytes) letters += byte_letter(static_cast<unsigned char>(byte));
+  return letters;
+}
+
 bool bytes_of_letters(std::string_view text, std::string& bytes) {
   const auto& table = bytes_by_code();
   bytes.clear();
@@ -140,6 +146,7 @@ void settings_fields(JsonFields& json, BpeDefinition& definition) {
   json.boolean("byte_fallback", definition.byte_fallback);
   json.boolean("fuse_unknown", definition.fuse_unknown);
   json.boolean("ignore_merges", definition.ignore_merges);
+  if (json.reading() ? json.has("longest") : definition.longest) json.boolean("longest", definition.longest);
   json.list("normalizer", definition.normalizer, normalizer_fields);
   json.list("pre_tokenizer", definition.pre_tokenizer, pre_tokenizer_fields);
   json.list("decoder", definition.decoder, decoder_fields);

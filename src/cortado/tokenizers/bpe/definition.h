@@ -78,6 +78,7 @@ struct BpeDefinition {
   int32_t unknown = -1;  // token for a character without a token; -1: such characters vanish
   bool byte_fallback = false, fuse_unknown = false;
   bool ignore_merges = false;  // a word that is a token is not split further
+  bool longest = false;        // RWKV's World: in place of merges, the longest token at each place, from left to right
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
   std::vector<AddedToken> added;
@@ -100,6 +101,7 @@ nlohmann::json parse_large_json(const std::string& text, const std::string& sour
 
 // GPT-2's letters: each byte as a visible character.
 const std::string& byte_letter(unsigned char byte);
+std::string letters_of_bytes(std::string_view bytes);
 // Converts letters back to bytes; false if `text` has other characters.
 bool bytes_of_letters(std::string_view text, std::string& bytes);
 

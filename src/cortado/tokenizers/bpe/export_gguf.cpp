@@ -65,23 +65,20 @@ std::vector<float> scores_of_merges(const BpeDefinition& definition, const Token
 }
 
 int32_t token_type(const BpeDefinition& definition, const std::vector<int32_t>& added, size_t id) {
-  constexpr int32_t kNormalToken = 1, kUnknownTokenType = 2, kUnusedToken = 5, kByteToken = 6;
   const std::string& token = definition.tokens[id];
-  if (static_cast<int32_t>(id) == definition.unknown && !is_bytes(definition)) return kUnknownTokenType;
+  if (static_cast<int32_t>(id) == definition.unknown && !is_bytes(definition)) return kUnknownToken;
   if (added[id] != 0) return added[id];
-  if (token.empty()) return kUnusedToken;
-  if (definition.byte_fallback && token.size() == 6 && token.starts_with("<0x") && token.ends_with(">"))
-    return kByteToken;
+  if (token.empty()) return kUnused;
+  if (definition.byte_fallback && token.size() == 6 && token.starts_with("<0x") && token.ends_with(">")) return kByte;
   const bool merges = definition.scores.empty() || !std::isnan(definition.scores[id]);
-  return merges ? kNormalToken : kUnusedToken;
+  return merges ? kNormal : kUnused;
 }
 
 // Texts and types of all tokens. Rows of the embedding without a token get one that is never used.
 void add_tokens(const BpeDefinition& definition, int64_t rows, VocabularyMetadata& metadata) {
-  constexpr int32_t kControlToken = 3, kUserToken = 4;
   std::vector<int32_t> added(definition.tokens.size(), 0);
   for (const AddedToken& token : definition.added) {
-    added[token.id] = token.special ? kControlToken : kUserToken;
+    added[token.id] = token.special ? kControl : kUserDefined;
     expect_in_gguf(!token.single_word, "tokens that only match whole words");
   }
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
@@ -89,7 +86,7 @@ void add_tokens(const BpeDefinition& definition, int64_t rows, VocabularyMetadat
     metadata.tokens.push_back(definition.tokens[id].empty() ? concat("[PAD", id, "]") : definition.tokens[id]);
   }
   for (auto id = static_cast<int64_t>(metadata.tokens.size()); id < rows; ++id) {
-    metadata.types.push_back(5);
+    metadata.types.push_back(kUnused);
     metadata.tokens.push_back(concat("[PAD", id, "]"));
   }
 }
@@ -158,6 +155,24 @@ VocabularyMetadata metadata_of_scores(BpeDefinition definition, const Tokenizer&
   return metadata;
 }
 
+VocabularyMetadata metadata_of_world(const BpeDefinition& definition, int64_t rows) {
+  VocabularyMetadata metadata;
+  metadata.model = "rwkv";
+  add_tokens(definition, rows, metadata);
+  std::string bytes;
+  for (size_t id = 0; id < definition.tokens.size(); ++id) {
+    if (metadata.types[id] == kNormal && bytes_of_letters(definition.tokens[id], bytes))
+      metadata.tokens[id] = escaped_bytes(bytes);
+  }
+  return metadata;
+}
+
+VocabularyMetadata metadata_of(const BpeTokenizer& bpe, int64_t rows) {
+  const BpeDefinition& definition = bpe.definition();
+  if (definition.longest) return metadata_of_world(definition, rows);
+  return is_bytes(definition) ? metadata_of_bytes(definition, rows) : metadata_of_scores(definition, bpe, rows);
+}
+
 GgufSettings settings_of(const VocabularyMetadata& metadata) {
   const std::string key = "tokenizer.ggml.";
   GgufSettings settings = {{key + "model", metadata.model},
@@ -195,8 +210,7 @@ GgufSettings gguf_vocabulary(const Tokenizer& tokenizer, int64_t rows) {
   const BpeTokenizer* bpe = byte_pairs(tokenizer);
   expect_in_gguf(bpe != nullptr, concat("kind like ", tokenizer.kind()));
   const BpeDefinition& definition = bpe->definition();
-  VocabularyMetadata metadata =
-      is_bytes(definition) ? metadata_of_bytes(definition, rows) : metadata_of_scores(definition, *bpe, rows);
+  VocabularyMetadata metadata = metadata_of(*bpe, rows);
   add_special(definition, metadata);
   if (!tokenizer.special().chat.name.empty()) metadata.chat_template = Chat(tokenizer).jinja();
   return settings_of(metadata);

@@ -196,7 +196,7 @@ Json generation_config(const SpecialTokens& special) {
 
 bool export_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   const auto* bpe = dynamic_cast<const BpeTokenizer*>(&tokenizer);
-  if (!bpe) return false;
+  if (!bpe || bpe->definition().longest) return false;
   const BpeDefinition& definition = bpe->definition();
   const std::pair<const char*, Json> files[] = {{"tokenizer.json", hf_tokenizer(definition, tokenizer)},
                                                 {"tokenizer_config.json", tokenizer_config(definition, tokenizer)},

@@ -12,8 +12,6 @@
 namespace cortado {
 namespace {
 
-enum TokenType : int32_t { kNormal = 1, kUnknownToken = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-
 constexpr const char* kMark = "\u2581";
 
 PreTokenizerStep words(const std::string& regex) { return {"split", {regex, true}}; }
@@ -49,32 +47,6 @@ std::vector<PreTokenizerStep> steps_of(const std::string& pre, const std::string
   throw InputError(concat(
       "[", place, "] tokenizer.ggml.pre \"", pre,
       "\" is not supported: gpt-2, gpt-4o, llama-bpe, dbrx, qwen2, qwen35, smollm, refact, mpt, olmo and default are"));
-}
-
-int32_t type_of(const VocabularyMetadata& metadata, size_t id) {
-  return metadata.types.empty() ? kNormal : metadata.types[id];
-}
-
-void add_marked_tokens(const VocabularyMetadata& metadata, bool spaces, BpeDefinition& definition) {
-  const Matcher mark({kMark}, "");
-  for (size_t id = 0; id < metadata.tokens.size(); ++id) {
-    const int32_t type = type_of(metadata, id);
-    const bool special = type == kControl || type == kUnknownToken;
-    if ((!special && type != kUserDefined) || metadata.tokens[id].empty()) continue;
-    const std::string& token = metadata.tokens[id];
-    definition.added.push_back({static_cast<int32_t>(id), spaces ? mark.replace_all(token, " ") : token, special});
-  }
-}
-
-void set_special(const VocabularyMetadata& metadata, bool begin, bool end, BpeDefinition& definition) {
-  SpecialTokens& special = definition.special;
-  special.begin = metadata.begin.value_or(special.begin);
-  special.end = metadata.end.value_or(special.end);
-  special.unknown = metadata.unknown.value_or(special.unknown);
-  special.padding = metadata.padding.value_or(special.padding);
-  special.stops = metadata.stops;
-  if (metadata.add_begin.value_or(begin) && special.begin >= 0) special.prefix = {special.begin};
-  if (metadata.add_end.value_or(end) && special.end >= 0) special.suffix = {special.end};
 }
 
 std::pair<int32_t, int32_t> read_merge(const std::string& merge, const std::unordered_map<std::string, int32_t>& ids,
@@ -173,12 +145,39 @@ VocabularyMetadata vocabulary_of(const GgufFile& file) {
 
 }  // namespace
 
+int32_t type_of(const VocabularyMetadata& metadata, size_t id) {
+  return metadata.types.empty() ? kNormal : metadata.types[id];
+}
+
+void add_marked_tokens(const VocabularyMetadata& metadata, bool spaces, BpeDefinition& definition) {
+  const Matcher mark({kMark}, "");
+  for (size_t id = 0; id < metadata.tokens.size(); ++id) {
+    const int32_t type = type_of(metadata, id);
+    const bool special = type == kControl || type == kUnknownToken;
+    if ((!special && type != kUserDefined) || metadata.tokens[id].empty()) continue;
+    const std::string& token = metadata.tokens[id];
+    definition.added.push_back({static_cast<int32_t>(id), spaces ? mark.replace_all(token, " ") : token, special});
+  }
+}
+
+void set_special(const VocabularyMetadata& metadata, bool begin, bool end, BpeDefinition& definition) {
+  SpecialTokens& special = definition.special;
+  special.begin = metadata.begin.value_or(special.begin);
+  special.end = metadata.end.value_or(special.end);
+  special.unknown = metadata.unknown.value_or(special.unknown);
+  special.padding = metadata.padding.value_or(special.padding);
+  special.stops = metadata.stops;
+  if (metadata.add_begin.value_or(begin) && special.begin >= 0) special.prefix = {special.begin};
+  if (metadata.add_end.value_or(end) && special.end >= 0) special.suffix = {special.end};
+}
+
 BpeDefinition define_vocabulary(const VocabularyMetadata& metadata, const std::string& place) {
   fail_input_if(metadata.tokens.empty(), "[", place, "] tokenizer.ggml.tokens is missing");
   fail_input_if(!metadata.types.empty() && metadata.types.size() != metadata.tokens.size(), "[", place, "] there are ",
                 metadata.tokens.size(), " tokens, and ", metadata.types.size(), " token types");
+  if (metadata.model == "rwkv") return define_world(metadata, place);
   fail_input_if(metadata.model != "gpt2" && metadata.model != "llama", "[", place, "] tokenizer.ggml.model \"",
-                metadata.model, "\" is not supported: gpt2 and llama are");
+                metadata.model, "\" is not supported: gpt2, llama and rwkv are");
   return metadata.model == "gpt2" ? define_bytes(metadata, place) : define_scored(metadata, place);
 }
 
@@ -192,8 +191,9 @@ std::shared_ptr<Tokenizer> import_vocabulary(const VocabularyMetadata& metadata,
 std::shared_ptr<Tokenizer> pretrained_tokenizer(const std::string& source) {
   namespace fs = std::filesystem;
   if (fs::is_directory(source)) {
-    const bool there = fs::exists(source + "/tokenizer.json") || fs::exists(source + "/tokenizer.model");
-    return there ? import_tokenizer(source) : nullptr;
+    const auto there = [&](const char* name) { return fs::exists(concat(source, "/", name)); };
+    const bool any = there("tokenizer.json") || there("tokenizer.model") || there(kWorldVocabulary);
+    return any ? import_tokenizer(source) : nullptr;
   }
   const GgufFile file(source);
   JsonReader metadata = file.metadata();

@@ -366,7 +366,9 @@ void read_roles(const Neighbours& beside, BpeDefinition& definition) {
   for (const auto& [key, id] : roles) {
     std::string text = token_text(beside.config, key);
     if (text.empty()) text = token_text(beside.map, key);
-    const int32_t found = id_of(definition, text);
+    // RWKV's end token may be two line breaks, which stay a part of texts.
+    const bool ordinary = definition.longest && id_of(definition, text) < 0;
+    const int32_t found = id_of(definition, ordinary ? letters_of_bytes(text) : text);
     if (found >= 0) *id = found;
   }
   for (const std::string& text : special_texts(beside)) {
@@ -458,19 +460,28 @@ void complete_special(BpeDefinition& definition, const std::string& chat_templat
   }
   std::sort(special.stops.begin(), special.stops.end());
   special.stops.erase(std::unique(special.stops.begin(), special.stops.end()), special.stops.end());
-  const auto text = [&](int32_t id) { return id < 0 ? "" : definition.tokens[static_cast<size_t>(id)]; };
+  const auto text = [&](int32_t id) {
+    std::string token = id < 0 ? "" : definition.tokens[static_cast<size_t>(id)];
+    if (definition.longest) bytes_of_letters(std::string(token), token);
+    return token;
+  };
   special.chat = detect_chat_style(chat_template, text(special.begin), text(special.end), is_added);
 }
 
 std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder) {
-  const std::string json = folder + "/tokenizer.json", model = folder + "/tokenizer.model";
+  const std::string json = folder + "/tokenizer.json", model = folder + "/tokenizer.model",
+                    world = concat(folder, "/", kWorldVocabulary);
   const bool has_json = std::filesystem::exists(json);
-  fail_input_if(!has_json && !std::filesystem::exists(model), "[", folder,
-                "] has no tokenizer: expected tokenizer.json or tokenizer.model");
-  const std::string& path = has_json ? json : model;
+  const bool has_model = std::filesystem::exists(model), has_world = std::filesystem::exists(world);
+  fail_input_if(!has_json && !has_model && !has_world, "[", folder,
+                "] has no tokenizer: expected tokenizer.json, tokenizer.model or ", kWorldVocabulary);
+  const std::string& path = has_json ? json : has_model ? model : world;
   const Neighbours beside(folder);
-  BpeDefinition definition = has_json ? read_tokenizer_json(json) : read_tokenizer_model(beside, model);
+  BpeDefinition definition = has_json    ? read_tokenizer_json(json)
+                             : has_model ? read_tokenizer_model(beside, model)
+                                         : read_world_vocabulary(read_file(world), world);
   read_tokens_beside(beside, definition);
+  if (definition.longest) complete_world(definition);
   check_definition(definition, path);
   read_roles(beside, definition);
   for (const char* name : {"/generation_config.json", "/config.json"}) {

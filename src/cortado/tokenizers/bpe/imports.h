@@ -25,6 +25,25 @@ BpeDefinition define_vocabulary(const VocabularyMetadata& metadata, const std::s
 // text by a normalisation table.
 VocabularyMetadata read_sentencepiece_model(const std::string& bytes, const std::string& path);
 
+// Reads RWKV's vocabulary: lines of an id, a Python literal and its number of bytes. InputError if it is damaged. Tokens
+// that the file lacks, such as 0, are empty.
+BpeDefinition read_world_vocabulary(const std::string& text, const std::string& path);
+// Adds token 0, which begins and ends texts, if no file beside the vocabulary names it.
+void complete_world(BpeDefinition& definition);
+// The World tokenizer of a GGUF file.
+BpeDefinition define_world(const VocabularyMetadata& metadata, const std::string& place);
+// A token's bytes as GGUF files have them.
+std::string escaped_bytes(std::string_view bytes);
+
+// Adds the tokens that a GGUF file marks: control tokens, unknown ones, the user's. `spaces`: marks in them are spaces.
+void add_marked_tokens(const VocabularyMetadata& metadata, bool spaces, BpeDefinition& definition);
+// Sets the special tokens. `begin` and `end`: whether a text gets them if the file does not say it.
+void set_special(const VocabularyMetadata& metadata, bool begin, bool end, BpeDefinition& definition);
+// The types of a GGUF file's tokens.
+enum TokenType : int32_t { kNormal = 1, kUnknownToken = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+// A token's type; normal if the file has none.
+int32_t type_of(const VocabularyMetadata& metadata, size_t id);
+
 // Derives which tokens end an answer and which chat style the model was trained on.
 void complete_special(BpeDefinition& definition, const std::string& chat_template);
 

@@ -47,6 +47,7 @@ Merger::Merger(const BpeDefinition& definition, bool bytes)
       byte_fallback_(definition.byte_fallback),
       fuse_unknown_(definition.fuse_unknown),
       ignore_merges_(definition.ignore_merges),
+      takes_longest_(definition.longest),
       unknown_(definition.unknown) {
   std::vector<std::string> texts(definition.tokens.size());
   std::vector<bool> apart(texts.size());
@@ -67,7 +68,9 @@ Merger::Merger(const BpeDefinition& definition, bool bytes)
     std::snprintf(name, sizeof name, "<0x%02X>", byte);
     byte_token_[byte] = id_in(ids_, bytes ? std::string(1, static_cast<char>(byte)) : std::string(name));
   }
-  if (definition.scores.empty()) {
+  if (takes_longest_) {
+    longest_ = LongestMatch(texts);
+  } else if (definition.scores.empty()) {
     add_pairs(definition.merges, texts);
   } else {
     add_scored(definition.scores, texts);
@@ -226,6 +229,8 @@ void Merger::encode(std::string_view word, Cache& cache, std::vector<int32_t>& t
   const int32_t whole = ignore_merges_ ? id_in(ids_, word) : -1;
   if (whole >= 0) {
     result.push_back(whole);
+  } else if (takes_longest_) {
+    longest_.encode(word, result);
   } else {
     result = symbols(word);
     result.size() <= kShortWord ? merge_short(result) : merge_long(result);
