@@ -51,11 +51,12 @@ def check(name, make):
 
 names, sys.argv[1:] = [word for word in sys.argv[1:] if not word[:1] in "-0123456789"], [word for word in sys.argv[1:] if word[:1] in "-0123456789"]
 bench = Bench("written_gguf", __doc__, setting="nothing is timed")
+from gguf_rwkv_files import LLAMA_CPP as RWKV, rwkv_model  # noqa: E402
 from gguf_written import LINEAR, WRITTEN as DECODERS, linear_model  # noqa: E402
 from pretrained_models import make_model  # noqa: E402
 
 bench.torch.classes.load_library(str(BUILD / "lib/libcortado.so"))
-for name in [*DECODERS, *LINEAR]:
+for name in [*DECODERS, *LINEAR, *RWKV]:
     if not names or name in names:
-        check(name, linear_model if name in LINEAR else lambda name: make_model(name)[0])
+        check(name, linear_model if name in LINEAR else rwkv_model if name in RWKV else lambda name: make_model(name)[0])
 bench.finish()

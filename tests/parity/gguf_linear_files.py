@@ -3,9 +3,11 @@
 import gguf
 import numpy as np
 import torch
+from gguf_expert_files import OWN as EXPERT_FILES, expert_tensors, kimi_keys, minimax_keys, nemotron_expert_keys
 
 F32 = gguf.GGMLQuantizationType.F32
-MAMBA2 = ("mamba2", "granitehybrid", "falcon-h1", "nemotron_h")
+NEMOTRON = ("nemotron_h", "nemotron_h_moe")
+MAMBA2 = ("mamba2", "granitehybrid", "falcon-h1", *NEMOTRON)
 QWEN = ("qwen3next", "qwen35", "qwen35moe")
 # The models of linear_models.STATES that have files, with the settings that a file cannot say otherwise.
 ARCHITECTURES = {
@@ -30,8 +32,15 @@ ARCHITECTURES = {
     "falcon_h1": ("falcon-h1", {}),
     "falcon_h1_wide": ("falcon-h1", {"mamba_norm_before_gate": False, "mamba_proj_bias": False, "attention_bias": False, "mlp_bias": False,
                                      "tie_word_embeddings": False}),
-    "nemotron_h": ("nemotron_h", {}),
-    "nemotron_h_wide": ("nemotron_h", {"use_bias": False, "mlp_bias": False, "time_step_min": 0.001}),
+    "nemotron_h": ("nemotron_h", {"time_step_min": 1e-9}),
+    "nemotron_h_wide": ("nemotron_h", {"use_bias": False, "mlp_bias": False, "time_step_min": 1e-9}),
+    "nemotron_h_experts": ("nemotron_h_moe", {"layers_block_type": ["mamba", "moe", "attention", "mamba", "moe"], "time_step_min": 1e-9}),
+    "nemotron_h_latent": ("nemotron_h_moe", {"time_step_min": 1e-9}),
+    "kimi_linear": ("kimi-linear", {"linear_num_heads": 4}),
+    "kimi_linear_wide": ("kimi-linear", {"rms_norm_eps": 1e-6, "linear_num_heads": 4, "q_lora_rank": None, "attention_bias": False, "norm_topk_prob": True,
+                                         "mlp_layer_types": ["dense", "dense", "sparse", "sparse", "sparse"]}),
+    "minimax": ("minimax-01", {"mlp_alpha_factor": 3.5, "full_attn_alpha_factor": 3.5, "linear_attn_alpha_factor": 3.5,
+                               "layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo2", {}),
     "olmo3_stretched": ("olmo2", {}),
@@ -112,6 +121,7 @@ def nemotron_h_keys(config):
         "attention.layer_norm_epsilon": config.layer_norm_epsilon, "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
         "ssm.conv_kernel": config.conv_kernel, "ssm.state_size": config.ssm_state_size, "ssm.group_count": config.n_groups,
         "ssm.inner_size": config.mamba_num_heads * config.mamba_head_dim, "ssm.time_step_rank": config.mamba_num_heads,
+        **(nemotron_expert_keys(config) if "moe" in kinds else {}),
     }  # fmt: skip
 
 
@@ -144,7 +154,8 @@ def gpt_oss_keys(config):
     }  # fmt: skip
 
 
-OTHERS = {"gpt_oss": gpt_oss_keys, "lfm2": lfm2_keys, "falcon_h1": falcon_h1_keys, "nemotron_h": nemotron_h_keys, "olmo2": olmo2_keys, "olmo3": olmo2_keys}
+OTHERS = {"lfm2": lfm2_keys, "falcon_h1": falcon_h1_keys, "nemotron_h": nemotron_h_keys, "olmo2": olmo2_keys, "olmo3": olmo2_keys,
+          "kimi_linear": kimi_keys, "minimax": minimax_keys, "gpt_oss": gpt_oss_keys}  # fmt: skip
 
 
 def qwen_keys(config):
@@ -248,7 +259,11 @@ def changed(name, values, architecture, config, early):
         values = in_tiles(inside, values, config)
     if architecture == "falcon-h1":
         values = falcon_factor(name, values, config)
-    if architecture == "nemotron_h":
+    if architecture in NEMOTRON and ".mixer.experts." in name:
+        return [(f"blk.{block}.ffn_{name.split('.')[-1].removesuffix('_proj')}_exps.weight", values)]
+    if architecture in NEMOTRON and name.endswith("e_score_correction_bias"):
+        return [(f"blk.{block}.exp_probs_b.bias", values)]
+    if architecture in NEMOTRON:
         name = name.replace("model.layers.", "backbone.layers.")
     if name.endswith("A_log"):
         values = -np.exp(values)
@@ -288,6 +303,9 @@ def changed(name, values, architecture, config, early):
 
 def tensors_of(model, architecture, early=False):
     config = model.config
+    if architecture in EXPERT_FILES:
+        yield from expert_tensors(model, architecture)
+        return
     known = {label: number for number, label in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     for name, weight in model.state_dict().items():

@@ -20,11 +20,21 @@ LINEAR = {
     "qwen3_moe": ("qwen3moe", {}),
     "lfm2": ("lfm2", {}),
     "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo2", {}),
+    "olmo3_stretched": ("olmo2", {}),
+    "falcon_h1": ("falcon-h1", {}),
+    "falcon_h1_wide": ("falcon-h1", {"mamba_norm_before_gate": False, "mamba_proj_bias": False, "attention_bias": False, "mlp_bias": False,
+                                     "mamba_conv_bias": True, "rope_parameters": {"rope_type": "default", "rope_theta": 3e4}}),
+    "nemotron_h": ("nemotron_h", {"time_step_min": 1e-9}),
+    "nemotron_h_wide": ("nemotron_h", {"use_bias": False, "mlp_bias": False, "time_step_min": 1e-9, "use_conv_bias": True}),
+    "nemotron_h_experts": ("nemotron_h_moe", {"layers_block_type": ["mamba", "moe", "attention", "mamba", "moe"], "time_step_min": 1e-9}),
+    "nemotron_h_latent": ("nemotron_h_moe", {"time_step_min": 1e-9}),
+    "kimi_linear": ("kimi-linear", {"linear_num_heads": 4}),
     "qwen3_next": ("qwen35", {"linear_value_head_dim": 8}),
     "qwen3_next_experts": ("qwen35moe", {"linear_value_head_dim": 8}),
     "qwen3_5_text": ("qwen35", {"linear_value_head_dim": 8}),
     "qwen3_5_moe_text": ("qwen35moe", {"linear_value_head_dim": 8}),
-}
+}  # fmt: skip
 
 
 def linear_model(name, more=None):

@@ -115,12 +115,13 @@ def seeded():
 
 @pytest.mark.parametrize("name", [needs(name) for name in LINEAR])
 def test_linear_models(name, written, opened, close):
-    """A goes through a logarithm, so the weights are equal to the last bits."""
+    """A goes through a logarithm, so the weights are equal to the last bits. Those of Falcon-H1 have taken up its multipliers."""
     run, path = written(linear_model(name))
     ours, back = opened(run), opened(path)
-    assert ours.parameters().keys() == back.parameters().keys()
-    for key, weight in ours.parameters().items():
-        close(back.parameters()[key], weight, 1e-6 if "a_log" in key else 0, key)
+    if not name.startswith("falcon_h1"):
+        assert ours.parameters().keys() == back.parameters().keys()
+        for key, weight in ours.parameters().items():
+            close(back.parameters()[key], weight, 1e-6 if "a_log" in key else 0, key)
     tokens = torch.randint(0, 67, (2, 40))
     close(back.forward(tokens), ours.forward(tokens), 1e-5, "logits")
     assert field(gguf.GGUFReader(path), "general.architecture") == LINEAR[name][0]
@@ -271,7 +272,13 @@ LINEAR_REFUSED = {
     "qwen3_5_text": "heads of keys and values differ",
     "qwen3_next_wide": "heads of keys and values differ",
     "lfm2_wide": "stretched positions",
-    "olmo3": "layers of sliding_window",
+    "falcon_h1_wide": "stretched positions",
+    "falcon_h1_gated": '"recurrence"',
+    "nemotron_h_wide": '"bias"',
+    "nemotron_h_experts": "experts and other feed-forwards",
+    "kimi_linear": "different numbers of heads",
+    "kimi_linear_wide": "different numbers of heads",
+    "minimax": "layers of lightning",
     "rwkv": "layers of rwkv4",
 }
 

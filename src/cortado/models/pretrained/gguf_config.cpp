@@ -4,55 +4,13 @@
 #include <set>
 #include <span>
 
+#include "cortado/models/pretrained/gguf_keys.h"
 #include "cortado/models/pretrained/gguf_names.h"
-#include "cortado/models/pretrained/gguf_renamed.h"
 #include "cortado/models/pretrained/gguf_rope.h"
 #include "cortado/models/pretrained/rope.h"
 
 namespace cortado {
 namespace {
-
-constexpr int64_t kLargest = int64_t{1} << 31;
-
-// The metadata of an architecture, and the tensors that say what the metadata do not.
-struct GgufKeys {
-  const GgufFile& file;
-  JsonReader metadata;
-  std::string architecture;
-  int64_t layers = 0;
-
-  explicit GgufKeys(const GgufFile& of) : file(of), metadata(of.metadata()) {
-    architecture = metadata.text("general.architecture");
-  }
-  std::string key(const std::string& name) const { return architecture + "." + name; }
-  int64_t size(const char* name, std::optional<int64_t> fallback = {}) {
-    return metadata.integer(key(name), 0, kLargest, fallback);
-  }
-  void copy(std::span<const GgufName> names, Json& config) {
-    for (const auto& [ours, theirs] : names) config[theirs] = size(ours);
-  }
-  // A factor; 0 is a file's word for none.
-  std::optional<double> factor(const char* name) {
-    const double said = metadata.number(key(name), 0.0, 1e6, 0.0);
-    return said > 0 ? std::optional(said) : std::nullopt;
-  }
-  bool has(int64_t layer, const char* tensor) const { return file.find(concat("blk.", layer, ".", tensor)) != nullptr; }
-  // A list with a number per layer, or one number for all of them.
-  std::vector<int64_t> per_layer(const char* name) {
-    if (!metadata.any(key(name)).is_string()) return std::vector<int64_t>(layers, size(name));
-    const std::vector<double> numbers = file.numbers(key(name), /*whole=*/true);
-    file.fail_if(std::ssize(numbers) < layers, "has \"", key(name), "\" of ", numbers.size(), " layers, expected ",
-                 layers);
-    return {numbers.begin(), numbers.begin() + layers};
-  }
-  // The number of times that `width` goes into the metadata's number.
-  int64_t times(const char* name, int64_t width) {
-    const int64_t whole = size(name);
-    file.fail_if(width < 1 || whole < width || whole % width != 0, "has \"", key(name), "\" ", whole,
-                 ", which is no multiple of ", width);
-    return whole / width;
-  }
-};
 
 // What all architectures have. The layers for multi-token prediction come last and are left out.
 Json read_sizes(GgufKeys& keys) {
@@ -64,56 +22,18 @@ Json read_sizes(GgufKeys& keys) {
                     " of them for multi-token prediction");
   keys.layers = blocks - predicted;
   const std::string rms = keys.key("attention.layer_norm_rms_epsilon");
-  const bool other = keys.architecture == "nemotron_h" && !keys.metadata.has(rms);
-  const double eps = keys.metadata.number(other ? keys.key("attention.layer_norm_epsilon") : rms, 0.0, 1.0);
+  const std::string other = keys.key("attention.layer_norm_epsilon");  // RWKV's, and Nemotron-H's early files'
+  const double eps = keys.metadata.number(keys.metadata.has(rms)     ? rms
+                                          : keys.metadata.has(other) ? other
+                                                                     : rms,
+                                          0.0, 1.0);
   return {{"vocab_size", embedding->shape.front()},
           {"hidden_size", keys.size("embedding_length")},
           {"num_hidden_layers", keys.layers},
           {"tie_word_embeddings", !keys.file.find("output.weight")},
           {"rms_norm_eps", eps},
-          {"layer_norm_epsilon", eps}};
-}
-
-// The first layer that is (or is not) attention; the number of layers if none is.
-int64_t first_of(const std::vector<bool>& attends, bool attention) {
-  return std::find(attends.begin(), attends.end(), attention) - attends.begin();
-}
-
-// The heads of hybrids: layers without key heads are recurrent.
-std::vector<bool> read_hybrid_heads(GgufKeys& keys, Json& config) {
-  std::vector<bool> attends;
-  std::set<int64_t> counts;
-  for (const int64_t count : keys.per_layer("attention.head_count_kv")) {
-    attends.push_back(count > 0);
-    if (count > 0) counts.insert(count);
-  }
-  keys.file.fail_if(counts.size() != 1, "has ", counts.size(),
-                    " different numbers of key heads in its layers of attention, which is not supported");
-  config["num_attention_heads"] = keys.size("attention.head_count");
-  config["num_key_value_heads"] = *counts.begin();
-  return attends;
-}
-
-void read_rope(GgufKeys& keys, int64_t head, GgufConfig& read) {
-  const int64_t context = keys.size("context_length", 0);
-  const int64_t rotated = keys.size("rope.dimension_count", head);
-  const GgufRope rope{keys.file, keys.metadata, keys.architecture, context};
-  read.config["max_position_embeddings"] = context;
-  read.config["rope_theta"] = rope.theta();
-  read.config["partial_rotary_factor"] = static_cast<double>(rotated) / static_cast<double>(head);
-  read.scaling = rope.scaling();
-}
-
-// The sizes of heads, which must be equal for keys and values.
-int64_t read_head(GgufKeys& keys, Json& config) {
-  const int64_t heads = keys.size("attention.head_count"), dim = config["hidden_size"].get<int64_t>();
-  const int64_t head = keys.size("attention.key_length", std::max<int64_t>(1, dim / std::max<int64_t>(1, heads)));
-  const int64_t value = keys.size("attention.value_length", head);
-  keys.file.fail_if(value != head || head < 1, "has keys of ", head, " and values of ", value,
-                    " channels; they must be equal");
-  keys.file.fail_if(head % 2 != 0, "has heads of ", head, " channels, an odd number");
-  config["head_dim"] = head;
-  return head;
+          {"layer_norm_epsilon", eps},
+          {"norm_eps", eps}};
 }
 
 void read_mamba(GgufKeys& keys, GgufConfig& read) {
@@ -169,7 +89,7 @@ ExpertPeriod read_expert_period(const GgufKeys& keys) {
 }
 
 void read_jamba(GgufKeys& keys, GgufConfig& read) {
-  const std::vector<bool> attends = read_hybrid_heads(keys, read.config);
+  const std::vector<bool> attends = read_gguf_hybrid_heads(keys, read.config);
   read_period(keys, attends, read.config);
   const int64_t recurrent = first_of(attends, false);
   const ExpertPeriod experts = read_expert_period(keys);
@@ -204,11 +124,11 @@ void read_granite_feed_forward(GgufKeys& keys, Json& config) {
 // Granite 4 and Bamba: a Bamba has rotary positions and no multipliers.
 void read_granite_hybrid(GgufKeys& keys, GgufConfig& read) {
   Json& config = read.config;
-  const std::vector<bool> attends = read_hybrid_heads(keys, config);
+  const std::vector<bool> attends = read_gguf_hybrid_heads(keys, config);
   const int64_t attention = first_of(attends, true), recurrent = first_of(attends, false);
-  const int64_t head = read_head(keys, config);
+  const int64_t head = read_gguf_head(keys, config);
   const bool rotary = keys.metadata.boolean(keys.key("rope.scaling.finetuned"), true);
-  if (rotary) read_rope(keys, head, read);
+  if (rotary) read_gguf_rope(keys, head, read);
   for (const bool attend : attends) config["layer_types"].push_back(attend ? "attention" : "mamba");
   read.layout.groups = keys.size("ssm.group_count");
   read.layout.paired_heads = config["num_attention_heads"];
@@ -238,7 +158,7 @@ void read_experts(GgufKeys& keys, Json& config) {
 void read_qwen3_moe(GgufKeys& keys, GgufConfig& read) {
   keys.copy(kHeadNames, read.config);
   read.config.update({{"model_type", "qwen3_moe"}, {"attention_bias", keys.has(0, "attn_q.bias")}});
-  read_rope(keys, read_head(keys, read.config), read);
+  read_gguf_rope(keys, read_gguf_head(keys, read.config), read);
   read_experts(keys, read.config);
 }
 
@@ -248,16 +168,9 @@ void read_qwen3_5(GgufKeys& keys, GgufConfig& read) {
   GgufLayout& layout = read.layout;
   keys.copy(kHeadNames, config);
   config["model_type"] = "qwen3_5_text";
-  read_rope(keys, read_head(keys, config), read);
-  const std::vector<bool> recurrent = keys.file.flags(keys.key("attention.recurrent_layers"));
-  const int64_t interval = std::max<int64_t>(1, keys.size("full_attention_interval", 4));
-  keys.file.fail_if(!recurrent.empty() && std::ssize(recurrent) < keys.layers, "has \"",
-                    keys.key("attention.recurrent_layers"), "\" of ", recurrent.size(), " layers, expected ",
-                    keys.layers);
-  for (int64_t i = 0; i < keys.layers; ++i) {
-    const bool linear = recurrent.empty() ? (i + 1) % interval != 0 : recurrent[i];
+  read_gguf_rope(keys, read_gguf_head(keys, config), read);
+  for (const bool linear : keys.recurrent_layers(4))
     config["layer_types"].push_back(linear ? "linear_attention" : "full_attention");
-  }
   layout.key_heads = keys.size("ssm.group_count");
   layout.per_key = keys.times("ssm.time_step_rank", layout.key_heads);
   layout.key_dim = keys.size("ssm.state_size");
@@ -278,18 +191,16 @@ void read_qwen3_5(GgufKeys& keys, GgufConfig& read) {
 
 void read_lfm2(GgufKeys& keys, GgufConfig& read) {
   Json& config = read.config;
-  const std::vector<bool> attends = read_hybrid_heads(keys, config);
-  read_rope(keys, read_head(keys, config), read);
+  const std::vector<bool> attends = read_gguf_hybrid_heads(keys, config);
+  read_gguf_rope(keys, read_gguf_head(keys, config), read);
   keys.file.fail_if(keys.size("attention.sliding_window", 0) != 0, "has windows, which are not supported here");
   for (const bool attend : attends) config["layer_types"].push_back(attend ? "full_attention" : "conv");
   read.layout.last_norm = "token_embd_norm";
-  const double eps = config["rms_norm_eps"];
   config.update({{"model_type", "lfm2"},
                  {"intermediate_size", keys.size("feed_forward_length")},
                  {"block_auto_adjust_ff_dim", false},
                  {"conv_L_cache", keys.size("shortconv.l_cache")},
-                 {"conv_bias", false},
-                 {"norm_eps", eps}});
+                 {"conv_bias", false}});
 }
 
 // The converter has multiplied Falcon-H1's factors into the maps.
@@ -297,7 +208,7 @@ void read_falcon_h1(GgufKeys& keys, GgufConfig& read) {
   Json& config = read.config;
   keys.copy(kHeadNames, config);
   keys.copy(kMamba2PartNames, config);
-  read_rope(keys, read_head(keys, config), read);
+  read_gguf_rope(keys, read_gguf_head(keys, config), read);
   read.layout.groups = keys.size("ssm.group_count");
   read.layout.bare_norm = true;
   config.update({{"model_type", "falcon_h1"},
@@ -308,35 +219,11 @@ void read_falcon_h1(GgufKeys& keys, GgufConfig& read) {
                  {"mamba_conv_bias", keys.has(0, "ssm_conv1d.bias")}});
 }
 
-// Every part of Nemotron-H is a block: those with key heads are attention, and those with a width feed-forwards.
-void read_nemotron_h(GgufKeys& keys, GgufConfig& read) {
-  Json& config = read.config;
-  keys.file.fail_if(keys.size("expert_count", 0) != 0, "has experts, which are not supported here");
-  const std::vector<bool> attends = read_hybrid_heads(keys, config);
-  read_head(keys, config);
-  int64_t hidden = 0, recurrent = 0;
-  const std::vector<int64_t> widths = keys.per_layer("feed_forward_length");
-  for (int64_t i = 0; i < keys.layers; ++i) {
-    keys.file.fail_if(widths[i] > 0 && hidden > 0 && widths[i] != hidden,
-                      "has feed-forwards of different widths, which is not supported");
-    config["layers_block_type"].push_back(widths[i] > 0 ? "mlp" : attends[i] ? "attention" : "mamba");
-    if (widths[i] > 0) hidden = widths[i];
-    if (keys.has(i, "ssm_in.weight")) recurrent = i;
-  }
-  keys.copy(kNemotronNames, config);
-  read.layout = {.feed_forward_norm = "attn_norm", .separate_blocks = true, .groups = keys.size("ssm.group_count")};
-  config.update({{"model_type", "nemotron_h"},
-                 {"mamba_head_dim", keys.times("ssm.inner_size", config["mamba_num_heads"].get<int64_t>())},
-                 {"intermediate_size", std::max<int64_t>(1, hidden)},
-                 {"max_position_embeddings", keys.size("context_length", 0)},
-                 {"use_conv_bias", keys.has(recurrent, "ssm_conv1d.bias")}});
-}
-
 // OLMo-3 is an OLMo-2 with windows in some layers. Only the positions of the other layers are stretched.
 void read_olmo2(GgufKeys& keys, GgufConfig& read) {
   Json& config = read.config;
   keys.copy(kHeadNames, config);
-  read_rope(keys, read_head(keys, config), read);
+  read_gguf_rope(keys, read_gguf_head(keys, config), read);
   const int64_t window = keys.size("attention.sliding_window", 0);
   config.update({{"model_type", window > 0 ? "olmo3" : "olmo2"},
                  {"intermediate_size", keys.size("feed_forward_length")},
@@ -387,11 +274,53 @@ constexpr GgufArchitecture kGgufArchitectures[] = {{"mamba", read_mamba},
                                                    {"qwen35moe", read_qwen3_5},
                                                    {"lfm2", read_lfm2},
                                                    {"falcon-h1", read_falcon_h1},
-                                                   {"nemotron_h", read_nemotron_h},
+                                                   {"nemotron_h", read_gguf_nemotron_h},
+                                                   {"nemotron_h_moe", read_gguf_nemotron_h},
+                                                   {"kimi-linear", read_gguf_kimi_linear},
+                                                   {"minimax-01", read_gguf_minimax},
                                                    {"olmo2", read_olmo2},
+                                                   {"rwkv6", read_gguf_rwkv6},
+                                                   {"rwkv7", read_gguf_rwkv7},
                                                    {"gpt-oss", read_gpt_oss}};
 
 }  // namespace
+
+// The heads of hybrids: layers without key heads are recurrent.
+std::vector<bool> read_gguf_hybrid_heads(GgufKeys& keys, Json& config) {
+  std::vector<bool> attends;
+  std::set<int64_t> counts;
+  for (const int64_t count : keys.per_layer("attention.head_count_kv")) {
+    attends.push_back(count > 0);
+    if (count > 0) counts.insert(count);
+  }
+  keys.file.fail_if(counts.size() != 1, "has ", counts.size(),
+                    " different numbers of key heads in its layers of attention, which is not supported");
+  config["num_attention_heads"] = keys.size("attention.head_count");
+  config["num_key_value_heads"] = *counts.begin();
+  return attends;
+}
+
+void read_gguf_rope(GgufKeys& keys, int64_t head, GgufConfig& read) {
+  const int64_t context = keys.size("context_length", 0);
+  const int64_t rotated = keys.size("rope.dimension_count", head);
+  const GgufRope rope{keys.file, keys.metadata, keys.architecture, context};
+  read.config["max_position_embeddings"] = context;
+  read.config["rope_theta"] = rope.theta();
+  read.config["partial_rotary_factor"] = static_cast<double>(rotated) / static_cast<double>(head);
+  read.scaling = rope.scaling();
+}
+
+// The sizes of heads, which must be equal for keys and values.
+int64_t read_gguf_head(GgufKeys& keys, Json& config) {
+  const int64_t heads = keys.size("attention.head_count"), dim = config["hidden_size"].get<int64_t>();
+  const int64_t head = keys.size("attention.key_length", std::max<int64_t>(1, dim / std::max<int64_t>(1, heads)));
+  const int64_t value = keys.size("attention.value_length", head);
+  keys.file.fail_if(value != head || head < 1, "has keys of ", head, " and values of ", value,
+                    " channels; they must be equal");
+  keys.file.fail_if(head % 2 != 0, "has heads of ", head, " channels, an odd number");
+  config["head_dim"] = head;
+  return head;
+}
 
 std::string renamed_gguf_architectures() {
   std::string list;

@@ -19,6 +19,9 @@ uint32_t file_type(const GgmlType& type) {
 // Tensors that llama.cpp's quantizer and converter keep in float32.
 bool is_small(const GgufTensorOf& tensor) {
   const auto has = [&](const char* part) { return tensor.name.find(part) != std::string::npos; };
+  constexpr const char* kMaps[] = {"time_mix_receptance", "time_mix_key", "time_mix_value", "time_mix_gate",
+                                   "time_mix_output"};
+  if (has("time_mix_") && std::ranges::none_of(kMaps, has)) return true;  // RWKV's low-rank maps
   return tensor.shape.size() < 2 || !tensor.name.ends_with(".weight") || tensor.name.ends_with("_norm.weight") ||
          has("ffn_gate_inp") || has("ssm_conv1d") || has("shortconv.conv.");
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cortado/base/error.h"
 #include "cortado/formats/gguf/writer.h"
 #include "cortado/models/language_model.h"
 
@@ -32,11 +33,18 @@ struct GgufModel {
   void put_number(const std::string& key, double value) { put(key, static_cast<float>(value)); }
 };
 
+inline void expect_in_llama_cpp(bool fits, const std::string& what) {
+  fail_input_if(!fits, "[export] llama.cpp has no ", what);
+}
+
 // Describes the file of one of our models. Throws InputError that names what llama.cpp does not have.
 GgufModel gguf_model(const ModelConfig& config);
 // The same for Llama and its descendants, and for the others.
 GgufModel gguf_decoder(const ModelConfig& config);
 GgufModel gguf_renamed_model(const ModelConfig& config);
+
+// Puts linear or yarn's scaling of positions. Throws InputError for other kinds.
+void put_gguf_scaling(const RotaryScaling& scaling, GgufModel& file);
 
 // The context of models that do not say theirs.
 inline constexpr int64_t kUnknownContext = 2048;

@@ -10,10 +10,6 @@
 namespace cortado {
 namespace {
 
-void expect_in_llama_cpp(bool fits, const std::string& what) {
-  fail_input_if(!fits, "[export] llama.cpp has no ", what);
-}
-
 std::string architecture_of(const PretrainedDecoder& decoder) {
   const std::string type = hugging_face_type(decoder);
   if (type == "gemma3_text") return "gemma3";
@@ -141,19 +137,7 @@ class DecoderFile {
       return;
     }
     if (scaling.type == Type::kLongrope) return put_longrope(scaling);
-    file_.put("rope.scaling.type", std::string(scaling.type == Type::kYarn ? "yarn" : "linear"));
-    file_.put_number("rope.scaling.factor", scaling.factor);
-    if (scaling.type == Type::kYarn) put_yarn(scaling);
-  }
-
-  // llama.cpp multiplies the file's attention factor by yarn's own.
-  void put_yarn(const RotaryScaling& scaling) {
-    expect_in_llama_cpp(scaling.truncate, "yarn without \"truncate\"");
-    file_.put_whole("rope.scaling.original_context_length", scaling.original_context);
-    file_.put_number("rope.scaling.yarn_beta_fast", scaling.beta_fast);
-    file_.put_number("rope.scaling.yarn_beta_slow", scaling.beta_slow);
-    const double more = scaling.attention_factor / yarn_attention_factor(scaling.factor);
-    if (std::abs(more - 1) > 1e-9) file_.put_number("rope.scaling.attn_factor", more);
+    put_gguf_scaling(scaling, file_);
   }
 
   void put_longrope(const RotaryScaling& scaling) {
@@ -203,6 +187,22 @@ class DecoderFile {
 };
 
 }  // namespace
+
+// llama.cpp multiplies the file's attention factor by yarn's own.
+void put_gguf_scaling(const RotaryScaling& scaling, GgufModel& file) {
+  using Type = RotaryScaling::Type;
+  expect_in_llama_cpp(scaling.type == Type::kLinear || scaling.type == Type::kYarn,
+                      concat("positions with factors of frequencies in ", file.architecture));
+  file.put("rope.scaling.type", std::string(scaling.type == Type::kYarn ? "yarn" : "linear"));
+  file.put_number("rope.scaling.factor", scaling.factor);
+  if (scaling.type == Type::kLinear) return;
+  expect_in_llama_cpp(scaling.truncate, "yarn without \"truncate\"");
+  file.put_whole("rope.scaling.original_context_length", scaling.original_context);
+  file.put_number("rope.scaling.yarn_beta_fast", scaling.beta_fast);
+  file.put_number("rope.scaling.yarn_beta_slow", scaling.beta_slow);
+  const double more = scaling.attention_factor / yarn_attention_factor(scaling.factor);
+  if (std::abs(more - 1) > 1e-9) file.put_number("rope.scaling.attn_factor", more);
+}
 
 GgufModel gguf_decoder(const ModelConfig& config) { return DecoderFile(config).take(); }
 

@@ -41,7 +41,28 @@ const std::map<std::string, std::string> kMixerTensors = {{"in_proj", "ssm_in"},
                                                           {"k_layernorm", "attn_k_norm"},
                                                           {"sinks", "attn_sinks.weight"},
                                                           {"up_proj", "ffn_up"},
-                                                          {"down_proj", "ffn_down"}};
+                                                          {"down_proj", "ffn_down"},
+                                                          // Kimi Linear
+                                                          {"q_conv1d", "ssm_conv1d_q"},
+                                                          {"k_conv1d", "ssm_conv1d_k"},
+                                                          {"v_conv1d", "ssm_conv1d_v"},
+                                                          {"f_a_proj", "ssm_f_a"},
+                                                          {"f_b_proj", "ssm_f_b"},
+                                                          {"g_a_proj", "ssm_g_a"},
+                                                          {"g_b_proj", "ssm_g_b"},
+                                                          {"b_proj", "ssm_beta"},
+                                                          {"o_norm", "ssm_norm"},
+                                                          {"kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+                                                          {"kv_a_layernorm", "attn_kv_a_norm"},
+                                                          {"kv_b_proj", "attn_kv_b"},
+                                                          // MiniMax-01
+                                                          {"qkv_proj", "attn_qkv"},
+                                                          {"output_gate", "attn_gate"},
+                                                          {"self_attn.norm", "attn_norm_2"},
+                                                          // Nemotron-3's experts
+                                                          {"gate", "ffn_gate_inp"},
+                                                          {"fc1_latent_proj", "ffn_latent_down"},
+                                                          {"fc2_latent_proj", "ffn_latent_up"}};
 const std::map<std::string, std::string> kOutside = {
     {"embedding.weight", "token_embd.weight"}, {"norm.weight", "output_norm.weight"}, {"head.weight", "output.weight"}};
 
@@ -113,6 +134,28 @@ std::string name_in_block(const std::string& theirs) {
   return name + inside.substr(module.size());
 }
 
+// The form of one of the tensors into which a file cuts the map of multi-head latent attention's keys and values. The
+// folder's form gives [H, rows, rank]; the keys' map is transposed.
+TheirTensor latent_form(const std::string& block, const TheirTensor& theirs, bool keys) {
+  Shape shape = theirs.change(at::empty(theirs.shape, at::kMeta)).sizes().vec();
+  if (!keys) return {block + "attn_v_b.weight", shape};
+  std::swap(shape[1], shape[2]);
+  return {block + "attn_k_b.weight", shape, [](const Tensor& x) { return x.transpose(1, 2); }};
+}
+
+// The form of a weight of experts that are blocks of their own; nullopt for other weights.
+std::optional<TheirTensor> separate_expert_form(const std::string& block, const std::vector<TheirTensor>& forms) {
+  const std::string& name = forms.front().name;
+  if (name.ends_with("e_score_correction_bias")) return TheirTensor{block + "exp_probs_b.bias", forms.front().shape};
+  const bool shared = name.find(".shared_experts.") != std::string::npos;
+  const size_t own = name.find(".experts.");
+  if (!shared && own == std::string::npos) return std::nullopt;
+  const char* which = name.find(".up_proj.") != std::string::npos ? "up" : "down";
+  if (shared) return TheirTensor{concat(block, "ffn_", which, "_shexp.weight"), forms.front().shape};
+  const Shape joint = std::ranges::find_if(forms, [](const TheirTensor& it) { return it.shape.size() == 3; })->shape;
+  return TheirTensor{concat(block, "ffn_", which, "_exps.weight"), joint, {}, std::stoll(name.substr(own + 9))};
+}
+
 // The file's form of a mixer's tensor whose form in a folder is `theirs`.
 TheirTensor mixer_tensor(const GgufLayout& layout, const std::string& block, const TheirTensor& theirs) {
   const std::string tensor = name_in_block(theirs.name);
@@ -175,6 +218,7 @@ RenamedWeights feed_forward_weights(const FeedForwardConfig& config, int64_t dim
   if (config.kind != FeedForwardKind::kExperts) return weights;
   const ExpertChoice& experts = config.experts;
   weights.linear("feed_forward.router", "ffn_gate_inp", experts.count, dim, experts.router_bias);
+  if (experts.choice_bias) weights.map("feed_forward.choice_bias", "exp_probs_b.bias", {experts.count});
   for (int64_t i = 0; i < experts.count; ++i) {
     const std::string ours = concat("feed_forward.experts.", i, ".");
     for (const char* name : {"gate", "up", "down"}) {
@@ -197,6 +241,7 @@ RenamedWeights feed_forward_weights(const FeedForwardConfig& config, int64_t dim
 }  // namespace
 
 RenamedWeights gguf_weights(const RenamedModel& folder, const GgufLayout& layout) {
+  if (layout.head_norm_eps > 0) return gguf_rwkv_weights(folder, layout);
   RenamedWeights weights;
   for (const auto& [ours, forms] : folder.weights.list) {
     const TheirTensor& theirs = forms.front();
@@ -208,14 +253,18 @@ RenamedWeights gguf_weights(const RenamedModel& folder, const GgufLayout& layout
     }
     const std::string inside = after_dots(ours, 2), block = concat("blk.", layer_number(theirs.name), ".");
     const bool separate = layout.separate_blocks && inside.starts_with("feed_forward.");
-    if (inside.starts_with("mixer.") || separate) {
+    if (auto expert = separate ? separate_expert_form(block, forms) : std::nullopt) {
+      weights.list.push_back({ours, {std::move(*expert)}});
+    } else if (inside.starts_with("mixer.") || separate) {
       const TheirTensor form = mixer_tensor(layout, block, theirs);
-      weights.list.push_back({ours, {form}});
+      const bool latent = theirs.name.ends_with(".kv_b_proj.weight");
+      if (latent) weights.list.push_back({ours, {latent_form(block, theirs, inside == "mixer.k_up")}});
+      weights.or_map(ours, form);
       if (auto early = early_form(layout, block, inside, form)) weights.or_map(ours, std::move(*early));
     } else if (!inside.starts_with("feed_forward.")) {
       const std::string name = block + norm_name(layout, inside);
-      weights.map(ours, name + ".weight", theirs.shape, change);
       if (layout.bare_norm && inside == "feed_forward_norm.weight") weights.or_map(ours, {name, theirs.shape, change});
+      weights.or_map(ours, {name + ".weight", theirs.shape, change});
     }
   }
   if (layout.separate_blocks) return weights;
@@ -256,14 +305,23 @@ TheirTensors tensors_of(const std::shared_ptr<const GgufFile>& file, const Renam
 
 }  // namespace
 
+RenamedModel gguf_folder_model(const Json& config, const GgufLayout& layout, const std::string& place) {
+  JsonReader reader(config, place);
+  RenamedModel model = read_architecture(reader).value();
+  for (Json& layer : model.config.layers) {
+    if (layout.head_norm_eps > 0 && layer.contains("norm_eps")) layer["norm_eps"] = layout.head_norm_eps;
+  }
+  return model;
+}
+
 std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>& file) {
   const auto read = gguf_config(*file);
   if (!read) return std::nullopt;
-  JsonReader config(read->config, file->name() + " (metadata)");
-  RenamedModel model = read_architecture(config).value();
+  RenamedModel model = gguf_folder_model(read->config, read->layout, file->name() + " (metadata)");
   if (read->scaling.type != RotaryScaling::Type::kNone) model.config.rope_scaling = read->scaling;
   model.weights = gguf_weights(model, read->layout);
   model.left_out.clear();
+  model.idle = read->idle;
   // The layers for multi-token prediction, which llama.cpp omits too.
   const int64_t blocks =
       file->metadata().integer(file->metadata().text("general.architecture") + ".block_count", 1, kDeepest);

@@ -23,7 +23,9 @@ struct GgufLayout {
   // Gated DeltaNet's: key heads, and the value heads of each.
   int64_t key_heads = 0, per_key = 0, key_dim = 0, value_dim = 0;
   bool tiled = false;  // value heads with equal numbers within their key heads are neighbours, not those of a key head
-  bool joint_gates = false;  // beta and the decay are one map
+  bool joint_gates = false;   // beta and the decay are one map
+  double head_norm_eps = 0;   // RWKV's: the epsilon of the norms over heads, whatever the folder says; 0: another model
+  int64_t rescale_every = 0;  // RWKV-6: blocks after which the stream and later blocks' outputs are halved; 0: none
 };
 
 // What a file's metadata say: the values of config.json of the folder, with "model_type", and the layout.
@@ -31,7 +33,8 @@ struct GgufConfig {
   Json config;
   GgufLayout layout = {};
   RotaryScaling scaling = {};
-  int64_t blocks = 0;  // those of the model; the file's others are for multi-token prediction
+  int64_t blocks = 0;                  // those of the model; the file's others are for multi-token prediction
+  std::vector<std::string> idle = {};  // tensors that are not used
 };
 // nullopt for an architecture that is not read like this. Throws InputError for settings that are not supported.
 std::optional<GgufConfig> gguf_config(const GgufFile& file);
@@ -41,6 +44,11 @@ std::string renamed_gguf_architectures();
 // The weights of a model that was read from a folder, with the file's tensors in place of the folder's. Their `change`
 // only moves numbers, but for norms without weights.
 RenamedWeights gguf_weights(const RenamedModel& folder, const GgufLayout& layout);
+
+// The folder's model, with what all files of the architecture fix.
+RenamedModel gguf_folder_model(const Json& config, const GgufLayout& layout, const std::string& place);
+// gguf_weights() of RWKV.
+RenamedWeights gguf_rwkv_weights(const RenamedModel& folder, const GgufLayout& layout);
 
 // nullopt for an architecture that is not read like this.
 std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>& file);
