@@ -22,9 +22,13 @@ LLAMA3 = (
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 QWEN3_5 = QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
-GPT_4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?"
-          r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
-          r"|\s+(?!\S)|\s+")  # fmt: skip
+CAPITALS, SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{CAPITALS}*{SMALL}+|[^\r\n\p{{L}}\p{{N}}]?{CAPITALS}+{SMALL}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+GPT4O = (
+    TEKKEN.replace(f"{SMALL}+|", f"{SMALL}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|").replace(f"{SMALL}*|", f"{SMALL}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|")
+    .replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+)  # fmt: skip
+KIMI = r"\p{Han}+|" + GPT4O.replace(CAPITALS, rf"(?:(?!\p{{Han}}){CAPITALS})").replace(SMALL, rf"(?:(?!\p{{Han}}){SMALL})").replace("[\\r\\n/]", "[\\r\\n]")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 RANGES = [
     (0x20, 0x7F), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0x980), (0xE00, 0xE5C),
@@ -43,8 +47,8 @@ PIECES = [
 
 def assigned(text):
     """Without characters that only newer versions of Unicode know: libraries are built with different ones. (`tokenizers`
-    itself mixes several: its Punctuation does not know U+061D, of 2021.)"""
-    return "".join(c for c in text if unicodedata.category(c) not in ("Cn", "Cs") and c != "\u061d")
+    itself mixes several: its Punctuation does not know U+061D, of 2021.) U+3006 is Han for some of them."""
+    return "".join(c for c in text if unicodedata.category(c) not in ("Cn", "Cs") and c not in "\u061d\u3006")
 
 
 def random_line(rng, sources):
@@ -148,7 +152,9 @@ PRE_TOKENIZERS = {
     "llama3": [split(LLAMA3), byte_level(use_regex=False)],
     "qwen2": [split(QWEN2), byte_level(use_regex=False)],
     "qwen3_5": [split(QWEN3_5), byte_level(use_regex=False)],
-    "gpt_4o": [split(GPT_4O), byte_level(use_regex=False)],
+    "tekken": [split(TEKKEN), byte_level(use_regex=False)],
+    "gpt4o": [split(GPT4O), byte_level(use_regex=False)],
+    "kimi": [split(KIMI), byte_level(use_regex=False)],
     "removed": [split(r"[^\s]+", "removed", True), byte_level(use_regex=False)],
     "previous": [split(r"\d", "merged_with_previous"), pre_tokenizers.Digits(), byte_level()],
     "next": [split(r"\s", "merged_with_next"), pre_tokenizers.Punctuation("contiguous"), byte_level(use_regex=False)],
@@ -159,14 +165,14 @@ PRE_TOKENIZERS = {
 
 @functools.cache
 def byte_level_tokenizer(name, lines):
-    tokenizer = Tokenizer(models.BPE(ignore_merges=name == "llama3"))
+    tokenizer = Tokenizer(models.BPE(ignore_merges=name in ("llama3", "tekken")))
     if name in ("qwen2", "qwen3_5"):
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(PRE_TOKENIZERS[name])
     tokenizer.decoder = decoders.ByteLevel()
     # SmolLM's vocabulary has no tokens for bytes that its text did not have: they vanish.
     train(tokenizer, lines, SPECIAL, [] if name == "smollm" else pre_tokenizers.ByteLevel.alphabet())
-    if name == "llama3":
+    if name in ("llama3", "tekken"):
         template = processors.TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
         tokenizer.post_processor = processors.Sequence([processors.ByteLevel(), template])
     return tokenizer
@@ -325,8 +331,8 @@ def test_ids_of_added_tokens_survive_the_export(open_tokenizer, lines, tmp_path)
         assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode("<z0>a<z2>").ids[::2] == [first, first + 2]
 
 
-@pytest.mark.parametrize("name, pre", [("gpt2", "gpt-2"), ("smollm", "smollm"), ("qwen2", "qwen2"), ("qwen3_5", "qwen35"), ("gpt_4o", "gpt-4o"),
-                                       ("llama3", "llama-bpe")])  # fmt: skip
+@pytest.mark.parametrize("name, pre", [("gpt2", "gpt-2"), ("smollm", "smollm"), ("qwen2", "qwen2"), ("qwen3_5", "qwen35"), ("llama3", "llama-bpe"), ("llama3", "falcon-h1"),
+                                       ("llama3", "lfm2"), ("tekken", "tekken"), ("gpt4o", "gpt-4o"), ("gpt4o", "minimax-m2"), ("kimi", "kimi-k2")])  # fmt: skip
 def test_gguf_byte_level(open_vocabulary, lines, name, pre):
     theirs = byte_level_tokenizer(name, tuple(lines))
     compare(open_vocabulary(metadata_of(theirs, pre=pre, begin=1)), theirs, lines)

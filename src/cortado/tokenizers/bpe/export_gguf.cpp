@@ -122,7 +122,7 @@ void choose_pre_tokenizer(const BpeDefinition& definition, VocabularyMetadata& m
   probe.tokens = {"a", "b", "ab"};
   probe.merges = {"a b"};
   probe.types.clear();
-  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o", "dbrx", "default"}) {
+  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "dbrx", "tekken", "gpt-4o", "default"}) {
     metadata.pre = probe.pre = pre;
     if (fits_steps(probe, definition)) return;
   }

@@ -16,6 +16,26 @@ constexpr const char* kMark = "\u2581";
 
 PreTokenizerStep words(const std::string& regex) { return {"split", {regex, true}}; }
 
+bool is_one_of(const std::string& pre, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, pre) != names.end();
+}
+
+// llama.cpp cuts the texts of all these as Llama 3's, and puts a begin token in front.
+bool is_like_llama3(const std::string& pre) {
+  return is_one_of(pre, {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral"});
+}
+
+// Words of capitals that small letters follow, and words of small letters. `letters` begins both classes.
+std::string cased_words(const std::string& letter_before, const std::string& end) {
+  const std::string capitals = letter_before + "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]",
+                    small = letter_before + "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]", first = "[^\\r\\n\\p{L}\\p{N}]?";
+  const auto many = [&](const std::string& of, const char* how) {
+    return letter_before.empty() ? of + how : "(?:" + of + ")" + how;
+  };
+  return first + many(capitals, "*") + many(small, "+") + end + "|" + first + many(capitals, "+") + many(small, "*") +
+         end;
+}
+
 // The pre-tokenizer steps for a value of tokenizer.ggml.pre.
 std::vector<PreTokenizerStep> steps_of(const std::string& pre, const std::string& place) {
   const std::string contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
@@ -24,9 +44,14 @@ std::vector<PreTokenizerStep> steps_of(const std::string& pre, const std::string
   if (pre == "gpt-2" || pre == "gpt2" || pre == "phi-2" || pre == "mpt" || pre == "olmo")
     return {words(kGpt2Words), bytes};
   if (pre == "smollm" || pre == "starcoder" || pre == "refact") return {words("\\p{N}"), words(kGpt2Words), bytes};
-  if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3" || pre == "dbrx") {
-    return {words(contractions + "\\p{N}{1,3}" + rest), bytes};
-  }
+  if (is_like_llama3(pre) || pre == "dbrx") return {words(contractions + "\\p{N}{1,3}" + rest), bytes};
+  const std::string suffix = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?";
+  const std::string signs = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  if (pre == "tekken") return {words(cased_words("", "") + "|\\p{N}" + signs), bytes};
+  if (is_one_of(pre, {"gpt-4o", "llama4", "minimax-m2"}))
+    return {words(cased_words("", suffix) + "|\\p{N}{1,3}" + signs), bytes};
+  if (pre == "kimi-k2")
+    return {words("\\p{Han}+|" + cased_words("(?!\\p{Han})", suffix) + "|\\p{N}{1,3}" + rest), bytes};
   if (pre == "qwen2" || pre == "deepseek-r1-qwen") return {words(contractions + "\\p{N}" + rest), bytes};
   if (pre == "qwen35") {  // as qwen2, and marks belong to letters
     return {
@@ -46,7 +71,8 @@ std::vector<PreTokenizerStep> steps_of(const std::string& pre, const std::string
   }
   throw InputError(concat(
       "[", place, "] tokenizer.ggml.pre \"", pre,
-      "\" is not supported: gpt-2, gpt-4o, llama-bpe, dbrx, qwen2, qwen35, smollm, refact, mpt, olmo and default are"));
+      "\" is not supported: gpt-2, llama-bpe, falcon3, falcon-h1, lfm2, pixtral, tekken, gpt-4o, llama4, minimax-m2, "
+      "kimi-k2, dbrx, qwen2, qwen35, smollm, refact, mpt, olmo and default are"));
 }
 
 std::pair<int32_t, int32_t> read_merge(const std::string& merge, const std::unordered_map<std::string, int32_t>& ids,
@@ -70,7 +96,7 @@ BpeDefinition define_bytes(const VocabularyMetadata& metadata, const std::string
   if (metadata.add_space.value_or(false))
     definition.pre_tokenizer.insert(definition.pre_tokenizer.begin(), {"prefix_space"});
   // Qwen2's tokenizer normalises to NFC, Llama 3's keeps words that are tokens; the file does not say so.
-  const bool llama3 = metadata.pre == "llama-bpe" || metadata.pre == "llama3" || metadata.pre == "llama-v3";
+  const bool llama3 = is_like_llama3(metadata.pre) || metadata.pre == "tekken";
   if (metadata.pre == "qwen2" || metadata.pre == "qwen35") definition.normalizer = {{"nfc"}};
   definition.ignore_merges = llama3;
   definition.decoder = {{"bytes"}};
