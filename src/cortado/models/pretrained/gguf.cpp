@@ -3,7 +3,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/models/pretrained/gguf_families.h"
-#include "cortado/models/pretrained/gguf_renamed.h"
+#include "cortado/models/pretrained/gguf_keys.h"
 #include "cortado/models/pretrained/gguf_rope.h"
 #include "cortado/models/pretrained/pretrained.h"
 
@@ -15,8 +15,8 @@ constexpr int64_t kMostLayers = 10000;
 // Reads a decoder's description from a file's metadata and tensors.
 class GgufDecoder {
  public:
-  explicit GgufDecoder(std::shared_ptr<const GgufFile> file) : file_(std::move(file)), metadata_(file_->metadata()) {
-    family_ = family_of(metadata_.text("general.architecture"));
+  explicit GgufDecoder(std::shared_ptr<const GgufFile> file) : file_(std::move(file)), keys_(*file_) {
+    family_ = family_of(keys_.architecture);
     decoder_.source = file_->name();
     decoder_.model.name = std::filesystem::path(file_->name()).stem().string();
     decoder_.model.post_norm = family_.post_norm;
@@ -49,9 +49,8 @@ class GgufDecoder {
     return {};
   }
   bool is(const char* architecture) const { return family_.architecture == architecture; }
-  std::string key(const char* name) const { return concat(family_.architecture, ".", name); }
   int64_t size(const char* name, int64_t most, std::optional<int64_t> fallback = {}) {
-    return metadata_.integer(key(name), 1, most, fallback);
+    return keys_.metadata.integer(keys_.key(name), 1, most, fallback);
   }
 
   void read_sizes() {
@@ -62,23 +61,21 @@ class GgufDecoder {
     attention.kv_heads = size("attention.head_count_kv", 65536, attention.heads);
     attention.head_dim = size("attention.key_length", 65536, std::max<int64_t>(1, model.dim / attention.heads));
     const int64_t value_dim = size("attention.value_length", 65536, attention.head_dim);
-    file_->fail_if(value_dim != attention.head_dim, "has keys of ", attention.head_dim, " and values of ", value_dim,
-                   " channels; they must be equal");
-    file_->fail_if(attention.head_dim % 2 != 0, "has heads of ", attention.head_dim, " channels, an odd number");
+    expect_gguf_heads(*file_, attention.head_dim, value_dim);
     model.feed_forward.dim = size("feed_forward_length", 1 << 20);
-    model.context = metadata_.integer(key("context_length"), 0, int64_t{1} << 40, 0);
-    model.norm_eps = metadata_.number(key("attention.layer_norm_rms_epsilon"), 0.0, 1.0, 1e-5);
-    const GgufTensor* embedding = file_->find("token_embd.weight");
-    file_->fail_if(!embedding || embedding->shape.size() != 2, "has no tensor \"token_embd.weight\" of two dimensions");
-    model.vocabulary = embedding->shape.front();
+    model.context = keys_.metadata.integer(keys_.key("context_length"), 0, int64_t{1} << 40, 0);
+    model.norm_eps = keys_.metadata.number(keys_.key("attention.layer_norm_rms_epsilon"), 0.0, 1.0, 1e-5);
+    model.vocabulary = gguf_vocabulary_size(*file_);
     if (family_.qk_norm) attention.qk_norm = model.norm_eps;
     read_windows();
   }
 
   void read_windows() {
-    const int64_t window = metadata_.integer(key("attention.sliding_window"), 0, 1 << 30, is("gemma2") ? 4096 : 0);
+    const int64_t window =
+        keys_.metadata.integer(keys_.key("attention.sliding_window"), 0, 1 << 30, is("gemma2") ? 4096 : 0);
     const int64_t usual = family_.window_period;
-    const int64_t pattern = metadata_.integer(key("attention.sliding_window_pattern"), 0, kMostLayers, usual);
+    const int64_t pattern =
+        keys_.metadata.integer(keys_.key("attention.sliding_window_pattern"), 0, kMostLayers, usual);
     const int64_t layers = size("block_count", kMostLayers);
     for (int64_t layer = 0; layer < layers; ++layer) {
       const bool sliding = window > 0 && (pattern == 0 || (layer + 1) % pattern != 0);
@@ -93,7 +90,7 @@ class GgufDecoder {
     file_->fail_if(rotated != head_dim && (!is("phi3") || rotated > head_dim || rotated % 2 != 0), "rotates ", rotated,
                    " of ", head_dim, " channels a head, which is not supported");
     decoder_.rotary_fraction = static_cast<double>(rotated) / static_cast<double>(head_dim);
-    const GgufRope rope{*file_, metadata_, std::string(family_.architecture), decoder_.model.context};
+    const GgufRope rope{*file_, keys_.metadata, keys_.architecture, decoder_.model.context};
     Rotary rotary(rope.theta());
     RotaryScaling& scaling = rotary.scaling;
     scaling = rope.scaling();
@@ -116,7 +113,7 @@ class GgufDecoder {
     scaling.short_factors = *short_factors;
     scaling.original_context = rope.original_context(2);
     scaling.context = decoder_.model.context;
-    file_->fail_if(scaling.context == 0, "lacks \"", key("context_length"), "\", which longrope needs");
+    file_->fail_if(scaling.context == 0, "lacks \"", keys_.key("context_length"), "\", which longrope needs");
     scaling.attention_factor = rope.attention_factor();
   }
 
@@ -132,7 +129,7 @@ class GgufDecoder {
   // The file's positions are those of full attention.
   void read_gemma3_positions() {
     const Rotary full = *decoder_.attention.rotary,
-                 sliding(metadata_.number(key("rope.freq_base_swa"), 1.0, 1e12, 1e4));
+                 sliding(keys_.metadata.number(keys_.key("rope.freq_base_swa"), 1.0, 1e12, 1e4));
     for (const auto& window : decoder_.windows) decoder_.rotaries.push_back(window ? sliding : full);
     decoder_.attention.rotary = sliding;
   }
@@ -143,21 +140,16 @@ class GgufDecoder {
       decoder_.rotaries.push_back((layer + 1) % kBarePeriod != 0 ? decoder_.attention.rotary : std::nullopt);
   }
 
-  // 0 is a file's word for none.
   void read_multipliers() {
-    const auto factor = [&](const char* name) {
-      const double said = metadata_.number(key(name), 0.0, 1e6, 0.0);
-      return said > 0 ? said : 1.0;
-    };
-    if (metadata_.number(key("attention.scale"), 0.0, 1e6, 0.0) > 0)
-      decoder_.attention.scale = factor("attention.scale");
+    decoder_.attention.scale = keys_.factor("attention.scale");
+    const auto factor = [&](const char* name) { return keys_.factor(name).value_or(1); };
     decoder_.set_multipliers({factor("embedding_scale"), factor("residual_scale"), factor("logit_scale")});
   }
 
   void read_caps() {
     AttentionSettings& attention = decoder_.attention;
     const auto cap = [&](const char* name, double usual) {
-      const double value = metadata_.number(key(name), 0.0, 1e6, usual);
+      const double value = keys_.metadata.number(keys_.key(name), 0.0, 1e6, usual);
       return value > 0 ? std::optional(value) : std::nullopt;
     };
     if (is("gemma2")) attention.softcap = cap("attn_logit_softcapping", 50.0);
@@ -167,7 +159,7 @@ class GgufDecoder {
   }
 
   std::shared_ptr<const GgufFile> file_;
-  JsonReader metadata_;
+  GgufKeys keys_;
   GgufFamily family_;
   PretrainedDecoder decoder_;
 };

@@ -14,9 +14,6 @@ namespace {
 
 // What all architectures have. The layers for multi-token prediction come last and are left out.
 Json read_sizes(GgufKeys& keys) {
-  const GgufTensor* embedding = keys.file.find("token_embd.weight");
-  keys.file.fail_if(!embedding || embedding->shape.size() != 2,
-                    "has no tensor \"token_embd.weight\" of two dimensions");
   const int64_t blocks = keys.size("block_count"), predicted = keys.size("nextn_predict_layers", 0);
   keys.file.fail_if(blocks - predicted < 1 || blocks > kDeepest, "has ", blocks, " layers, ", predicted,
                     " of them for multi-token prediction");
@@ -27,7 +24,7 @@ Json read_sizes(GgufKeys& keys) {
                                           : keys.metadata.has(other) ? other
                                                                      : rms,
                                           0.0, 1.0);
-  return {{"vocab_size", embedding->shape.front()},
+  return {{"vocab_size", gguf_vocabulary_size(keys.file)},
           {"hidden_size", keys.size("embedding_length")},
           {"num_hidden_layers", keys.layers},
           {"tie_word_embeddings", !keys.file.find("output.weight")},
@@ -285,6 +282,17 @@ constexpr GgufArchitecture kGgufArchitectures[] = {{"mamba", read_mamba},
 
 }  // namespace
 
+int64_t gguf_vocabulary_size(const GgufFile& file) {
+  const GgufTensor* embedding = file.find("token_embd.weight");
+  file.fail_if(!embedding || embedding->shape.size() != 2, "has no tensor \"token_embd.weight\" of two dimensions");
+  return embedding->shape.front();
+}
+
+void expect_gguf_heads(const GgufFile& file, int64_t key, int64_t value) {
+  file.fail_if(value != key || key < 1, "has keys of ", key, " and values of ", value, " channels; they must be equal");
+  file.fail_if(key % 2 != 0, "has heads of ", key, " channels, an odd number");
+}
+
 // The heads of hybrids: layers without key heads are recurrent.
 std::vector<bool> read_gguf_hybrid_heads(GgufKeys& keys, Json& config) {
   std::vector<bool> attends;
@@ -315,9 +323,7 @@ int64_t read_gguf_head(GgufKeys& keys, Json& config) {
   const int64_t heads = keys.size("attention.head_count"), dim = config["hidden_size"].get<int64_t>();
   const int64_t head = keys.size("attention.key_length", std::max<int64_t>(1, dim / std::max<int64_t>(1, heads)));
   const int64_t value = keys.size("attention.value_length", head);
-  keys.file.fail_if(value != head || head < 1, "has keys of ", head, " and values of ", value,
-                    " channels; they must be equal");
-  keys.file.fail_if(head % 2 != 0, "has heads of ", head, " channels, an odd number");
+  expect_gguf_heads(keys.file, head, value);
   config["head_dim"] = head;
   return head;
 }

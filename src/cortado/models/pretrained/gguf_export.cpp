@@ -51,6 +51,18 @@ void GgufModel::put_whole(const std::string& key, int64_t value) {
   put(key, static_cast<uint32_t>(value));
 }
 
+void GgufModel::put_sizes(const ModelConfig& config, double norm_eps) {
+  put_whole("vocab_size", config.vocabulary);
+  put_whole("context_length", config.context > 0 ? config.context : kUnknownContext);
+  put_whole("embedding_length", config.dim);
+  put_number("attention.layer_norm_rms_epsilon", norm_eps);
+}
+
+void GgufModel::put_head(int64_t channels) {
+  put_whole("attention.key_length", channels);
+  put_whole("attention.value_length", channels);
+}
+
 GgufModel gguf_model(const ModelConfig& config) {
   return is_decoder(config) ? gguf_decoder(config) : gguf_renamed_model(config);
 }

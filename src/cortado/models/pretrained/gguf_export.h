@@ -31,6 +31,10 @@ struct GgufModel {
   }
   void put_whole(const std::string& key, int64_t value);  // InputError for more than 32 bits
   void put_number(const std::string& key, double value) { put(key, static_cast<float>(value)); }
+  // What all files say but for their blocks.
+  void put_sizes(const ModelConfig& config, double norm_eps);
+  // The channels of a head.
+  void put_head(int64_t channels);
 };
 
 inline void expect_in_llama_cpp(bool fits, const std::string& what) {

@@ -38,7 +38,6 @@ class DecoderFile {
   bool is(std::string_view architecture) const { return family_.architecture == architecture; }
   const ModelConfig& model() const { return decoder_.model; }
   const AttentionSettings& attention() const { return decoder_.attention; }
-  int64_t context() const { return model().context > 0 ? model().context : kUnknownContext; }
 
   void check_biases() const {
     const bool any = is("llama") || is("granite");
@@ -58,16 +57,12 @@ class DecoderFile {
   }
 
   void put_sizes() {
-    file_.put_whole("vocab_size", model().vocabulary);
+    file_.put_sizes(model(), model().norm_eps);
     file_.put_whole("block_count", decoder_.layers());
-    file_.put_whole("context_length", context());
-    file_.put_whole("embedding_length", model().dim);
     file_.put_whole("feed_forward_length", model().feed_forward.dim);
     file_.put_whole("attention.head_count", attention().heads);
     file_.put_whole("attention.head_count_kv", attention().kv_heads);
-    file_.put_whole("attention.key_length", attention().head_dim);
-    file_.put_whole("attention.value_length", attention().head_dim);
-    file_.put_number("attention.layer_norm_rms_epsilon", model().norm_eps);
+    file_.put_head(attention().head_dim);
   }
 
   // Whether the windows are those of layers whose number no multiple of `period` is; 0: of all layers.

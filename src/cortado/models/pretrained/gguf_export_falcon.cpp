@@ -58,8 +58,7 @@ void put_falcon_parts(RenamedFile& made, const Json& attention, const Json& mamb
                       {"mamba_rms_norm", mamba.value("norm", "after_gate") != "none"},
                       {"mamba_norm_before_gate", false},
                       {"mamba_conv_bias", mamba.at("conv_bias")}});
-  made.file.put_whole("attention.key_length", head);
-  made.file.put_whole("attention.value_length", head);
+  made.file.put_head(head);
   made.file.put_whole("rope.dimension_count", head);
   made.file.put_number("rope.freq_base", made.ours.rope_theta);
   made.file.put_whole("ssm.inner_size", width);

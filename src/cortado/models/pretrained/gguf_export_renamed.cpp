@@ -28,10 +28,7 @@ void put_shared(RenamedFile& made) {
                       {"layer_norm_epsilon", norm_eps},
                       {"norm_eps", norm_eps},
                       {"max_position_embeddings", ours.context}});
-  made.file.put_whole("vocab_size", ours.vocabulary);
-  made.file.put_whole("context_length", ours.context > 0 ? ours.context : kUnknownContext);
-  made.file.put_whole("embedding_length", ours.dim);
-  made.file.put_number("attention.layer_norm_rms_epsilon", norm_eps);
+  made.file.put_sizes(ours, norm_eps);
 }
 
 // An architecture that is written, by the kinds of its layers. `experts`: with or without; nullopt: both.
@@ -191,8 +188,7 @@ void put_attention(RenamedFile& made) {
   const int64_t heads = whole_of(mixer, "heads", made.ours.heads), keys = whole_of(mixer, "kv_heads", heads);
   const int64_t head = whole_of(mixer, "head_dim", std::max<int64_t>(1, made.ours.dim / heads));
   made.config.update({{"num_attention_heads", heads}, {"num_key_value_heads", keys}, {"head_dim", head}});
-  made.file.put_whole("attention.key_length", head);
-  made.file.put_whole("attention.value_length", head);
+  made.file.put_head(head);
 }
 
 void expect_whole_width(const RenamedFile& made) {

@@ -65,6 +65,11 @@ struct GgufKeys {
   }
 };
 
+// The number of tokens, by the embedding's rows.
+int64_t gguf_vocabulary_size(const GgufFile& file);
+// Throws InputError unless the heads of keys and values have equally many channels, an even number.
+void expect_gguf_heads(const GgufFile& file, int64_t key, int64_t value);
+
 // The first layer that is (or is not) attention; the number of layers if none is.
 inline int64_t first_of(const std::vector<bool>& attends, bool attention) {
   return std::find(attends.begin(), attends.end(), attention) - attends.begin();
