@@ -29,6 +29,9 @@ TEMPLATES = {
     "{% else %}{% set role = message['role'] %}{% endif %}"
     "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}",
+    "rwkv": "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}{{ 'System: ' + message['content'] }}"
+    "{% elif message['role'] == 'user' %}{{ 'User: ' + message['content'] | trim }}{% else %}{{ 'Assistant: ' + message['content'] | trim }}"
+    "{% endif %}{{ '\\n\\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}",
 }
 
 CHATML = TEMPLATES["chatml"]

@@ -113,6 +113,7 @@ def write_vocabulary(path, vocabulary):
         "merges": writer.add_token_merges, "scores": writer.add_token_scores, "types": writer.add_token_types,
         "begin": writer.add_bos_token_id, "end": writer.add_eos_token_id, "unknown": writer.add_unk_token_id,
         "add_begin": writer.add_add_bos_token, "add_space": writer.add_add_space_prefix, "chat_template": writer.add_chat_template,
+        "end_turn": writer.add_eot_token_id,
     }  # fmt: skip
     for key, value in vocabulary.items():
         put[key](value)

@@ -93,6 +93,14 @@ def test_a_gguf_file(theirs, odd, open_vocabulary):
     assert ours.vocabulary() == 65536 and ours.encode(["<s>\n\n<s>"]) == [[0, 261, 0]] and ours.special()["eos"] == 0
 
 
+def test_conversations(theirs, open_vocabulary):
+    """Answers end with two line breaks, which llama.cpp's converter names as the end of a turn."""
+    from chat_templates import TEMPLATES
+
+    ours = open_vocabulary({**metadata(theirs, 65536), "end_turn": 261, "chat_template": TEMPLATES["rwkv"]})
+    assert ours.stops() == [0, 261] and ours.chat(["system", "Be brief.", "user", " Why? "], True) == "<s>System: Be brief.\n\nUser: Why?\n\nAssistant:"
+
+
 def test_a_written_gguf_file(folder, theirs, odd, cortado, open_tokenizer, tmp_path):
     """The same metadata as the converter's, but for the name of the special token."""
     sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)

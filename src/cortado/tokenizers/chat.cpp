@@ -25,8 +25,9 @@ struct Chat::Form {
   const char* answer_close;
   const char* after_answer;  // after the mark that ends the answer
   const char* default_system;
-  bool system_apart;  // the system message is a turn of its own, not part of the first user message
-  bool trims;         // strips white space around the contents
+  bool system_apart;          // the system message is a turn of its own, not part of the first user message
+  bool trims;                 // strips white space around the contents
+  bool keeps_system = false;  // but not around a system message that is a turn of its own
 };
 
 namespace {
@@ -53,6 +54,8 @@ const Chat::Form kForms[] = {
      "<|start_header_id|>assistant<|end_header_id|>\n\n", "", "<|eot_id|>", "", "", true, true},
     {"gemma", "{bos}", "", "\n\n", "<start_of_turn>user\n", "<end_of_turn>\n", "<start_of_turn>model\n", "",
      "<end_of_turn>", "\n", nullptr, false, true},
+    {"rwkv-world", "{bos}", "System: ", "\n\n", "User: ", "\n\n", "Assistant:", " ", "\n\n", "", nullptr, true, true,
+     true},
 };
 
 std::string replaced(std::string text, std::string_view what, std::string_view with) {
@@ -164,6 +167,7 @@ bool writes_the_same(const Chat& chat, const std::vector<std::optional<std::stri
 ChatStyle detect_chat_style(const std::string& chat_template, const std::string& begin, const std::string& end,
                             const std::function<bool(std::string_view)>& has_token) {
   if (chat_template.empty()) return style_by_tokens(has_token);
+  if (chat_template == "rwkv-world") return {chat_template, ""};  // GGUF files of older converters have the name alone
   const RenderedProbes rendered = render_by_jinja(chat_template, kProbes, begin, end);
   if (!rendered.problem.empty()) return {"", "", rendered.problem};
   std::string known;
@@ -225,9 +229,9 @@ std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) con
     has_system = true;
     first = 1;
   }
-  std::string head = has_system ? concat(expanded(form_->system_open), form_->system_apart ? clean(system) : system,
-                                         form_->system_close)
-                                : "";
+  const bool plain = !form_->system_apart || form_->keeps_system;
+  std::string head =
+      has_system ? concat(expanded(form_->system_open), plain ? system : clean(system), form_->system_close) : "";
   if (form_->system_apart) text += std::exchange(head, "");
   for (size_t i = first; i < messages.size(); ++i) {
     const auto& [role, content] = messages[i];
@@ -248,8 +252,8 @@ std::string Chat::jinja() const {
   const bool always = !system_.empty() || form.default_system;
   // The system message with its marks: written at once, or before the first user message.
   const std::string system = expression(form.system_open) + " + " +
-                             (form.system_apart ? "(ns.system" + trim + ")" : "ns.system") + " + " +
-                             expression(form.system_close);
+                             (form.system_apart && !form.keeps_system ? "(ns.system" + trim + ")" : "ns.system") +
+                             " + " + expression(form.system_close);
   return concat(
       "{%- set ns = namespace(system=", Json(system_).dump(), ", has=", always ? "true" : "false", ", head='') -%}\n",
       "{%- if messages and messages[0]['role'] == 'system' -%}\n",

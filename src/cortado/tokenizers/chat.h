@@ -25,6 +25,7 @@ struct ChatMessage {
 //   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 has a system message with dates,
 //                llama3.2 with today's date
 //   gemma        <start_of_turn>user\n...<end_of_turn>\n
+//   rwkv-world   User: ...\n\nAssistant: ...\n\n
 // `begin`, `end`: the texts of the begin and end tokens.
 ChatStyle detect_chat_style(const std::string& chat_template, const std::string& begin, const std::string& end,
                             const std::function<bool(std::string_view)>& has_token);

@@ -49,6 +49,7 @@ TEST(Chat, Styles) {
   EXPECT_EQ(text("gemma"),
             "<s><start_of_turn>user\nS\n\nQ<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n<start_of_turn>user\n"
             "R<end_of_turn>\n<start_of_turn>model\n");
+  EXPECT_EQ(text("rwkv-world"), "<s>System: S\n\nUser: Q\n\nAssistant: A\n\nUser: R\n\nAssistant:");
 }
 
 TEST(Chat, DefaultSystemMessages) {
@@ -63,8 +64,8 @@ TEST(Chat, DefaultSystemMessages) {
 
 // The texts that a session reads question by question add up to the whole conversation.
 TEST(Chat, TurnByTurn) {
-  for (const char* style :
-       {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "llama3.2", "gemma"}) {
+  for (const char* style : {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "llama3.2",
+                            "gemma", "rwkv-world"}) {
     const Chat chat(Marks(style, style == std::string("chatml") ? "default" : ""));
     std::vector<ChatMessage> messages{{"system", "S {bos}"}, {"user", " Q "}};
     std::string read = chat.render(messages, true);
@@ -125,8 +126,8 @@ std::string chatml(const std::string& before, const std::string& ask = "<|im_sta
 
 TEST(Chat, DetectsStyles) {
   const auto style = [&](const std::string& text) { return detect_chat_style(text, "<s>", "</s>", no_token); };
-  for (const char* name :
-       {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "llama3.2", "gemma"}) {
+  for (const char* name : {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "llama3.2",
+                           "gemma", "rwkv-world"}) {
     EXPECT_EQ(style(Chat(Marks(name)).jinja()).name, name);
   }
   EXPECT_EQ(style(chatml("")).name, "chatml");
@@ -135,6 +136,7 @@ TEST(Chat, DetectsStyles) {
   EXPECT_EQ(qwen.name + qwen.system, "chatmlYou are Q.");
   const auto has = [](std::string_view token) { return token == "<start_of_turn>"; };
   EXPECT_EQ(detect_chat_style("", "", "", has).name, "gemma");
+  EXPECT_EQ(style("rwkv-world").name, "rwkv-world");
 }
 
 // A template with a style's marks that writes something else matches no style, and `problem` is one line.

@@ -281,10 +281,11 @@ TEST(Gguf, Gpt2Vocabularies) {
     EXPECT_EQ(saved_and_loaded(*tokenizer, text), text) << pre;
   }
   metadata.pre = "klingon";
-  EXPECT_EQ(error_of([&] { import_vocabulary(metadata, "f.gguf"); }),
-            "[f.gguf] tokenizer.ggml.pre \"klingon\" is not supported: gpt-2, gpt-4o, llama-bpe, dbrx, qwen2, qwen35, "
-            "smollm, "
-            "refact, mpt, olmo and default are");
+  EXPECT_EQ(
+      error_of([&] { import_vocabulary(metadata, "f.gguf"); }),
+      "[f.gguf] tokenizer.ggml.pre \"klingon\" is not supported: gpt-2, llama-bpe, falcon3, falcon-h1, lfm2, pixtral, "
+      "tekken, gpt-4o, llama4, minimax-m2, kimi-k2, dbrx, qwen2, qwen35, smollm, "
+      "refact, mpt, olmo and default are");
 }
 
 TEST(Gguf, BadMetadata) {

@@ -59,13 +59,6 @@ std::vector<PreTokenizerStep> steps_of(const std::string& pre, const std::string
               "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"),
         bytes};
   }
-  if (pre == "gpt-4o") {  // a word ends before a capital letter that follows a small one
-    const std::string large = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", small = "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]";
-    const std::string begin = "[^\\r\\n\\p{L}\\p{N}]?", end = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|";
-    return {words(begin + large + "*" + small + "+" + end + begin + large + "+" + small + "*" + end +
-                  "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"),
-            bytes};
-  }
   if (pre == "default") {  // llama.cpp's rule for files that name no pre-tokenizer
     return {words("[\\p{P}\\$\\+<=>\\^~\\|]+"), words(kGpt2Words), words("\\p{N}+"), words("[0-9][0-9][0-9]"), bytes};
   }
