@@ -80,6 +80,27 @@ def test_layers_for_several_tokens_are_left_out(made, cortado, build, tmp_path):
     check_imported(model, tmp_path, build)
 
 
+@pytest.mark.mechanism("lightning")
+def test_positions_on_a_part_of_each_head(made, cortado, build, monkeypatch, tmp_path):
+    """Published files of MiniMax-01 turn the first half of each head. transformers turns whole heads, so that it is taught here."""
+    from transformers.models.minimax import modeling_minimax
+
+    whole = modeling_minimax.apply_rotary_pos_emb
+
+    def first_channels(q, k, cos, sin, **options):
+        turned = cos.shape[-1]
+        parts = whole(q[..., :turned], k[..., :turned], cos, sin, **options)
+        return tuple(torch.cat([part, x[..., turned:]], -1) for part, x in zip(parts, (q, k)))
+
+    model, architecture = made("minimax")
+    write_linear_gguf(tmp_path / "model.gguf", model, architecture, {"rope.dimension_count": 4})
+    monkeypatch.setattr(modeling_minimax, "apply_rotary_pos_emb", first_channels)
+    model.model.rotary_emb = modeling_minimax.MiniMaxRotaryEmbedding(type(model.config)(**{**model.config.to_dict(), "head_dim": 4}))
+    done = cortado("import", tmp_path / "model.gguf", "--out", tmp_path / "ours")
+    assert done.returncode == 0, done.stderr
+    check_imported(model, tmp_path, build)
+
+
 @pytest.mark.mechanism("gated_delta_net")
 def test_layers_by_their_distance(made, cortado, build, tmp_path):
     """Files of early converters have no list of layers."""
@@ -130,7 +151,7 @@ REFUSED = [
     ("kimi_linear", {"expert_gating_func": 1}, "expert_gating_func"),
     ("kimi_linear", {"attention.key_length_mla": 4}, "key_length_mla"),
     ("kimi_linear", {"kda.head_dim": 9}, "blk.0.attn_q.weight"),
-    ("minimax", {"rope.dimension_count": 4}, "a part of each head"),
+    ("minimax", {"rope.dimension_count": 20}, "partial_rotary_factor"),
     ("minimax", {"attention.recurrent_layers": [True]}, "recurrent_layers"),
     ("olmo3", {"attention.sliding_window_pattern": [True]}, "sliding_window_pattern"),
     ("qwen3_5_text", {"ssm.time_step_rank": 5}, "time_step_rank"),

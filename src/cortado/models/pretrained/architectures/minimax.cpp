@@ -75,10 +75,12 @@ RenamedModel read_minimax(JsonReader& config) {
   const int64_t dim = read.sizes.dim, layers = read.sizes.layers;
   expect(config, "sliding_window", Json());
   const MinimaxFactors factors = read_minimax_factors(config);
-  write_rope(read_whole_rope(config, 1e6), read.json);
+  const PretrainedRope rope = read_rope(config, 1.0, 1e6);
+  write_rope(rope, read.json);
   RenamedMixer attention = read_attention(config, dim, {.key_heads = 8});
   read_rotary_channels(config, attention);
   const RenamedMixer lightning = lightning_mixer(dim, attention, factors.linear);
+  if (rope.fraction != 1) attention.settings["rotary_fraction"] = rope.fraction;
   multiply(attention, "o.weight", factors.full);
   const double eps = read.norm_eps() / (factors.stream * factors.stream);
   config.fail_if(eps > 1, "\"mlp_alpha_factor\" ", factors.stream, " is too small");
