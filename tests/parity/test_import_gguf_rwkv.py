@@ -34,11 +34,16 @@ def test_halved_blocks(made, cortado, build, tmp_path):
     check_imported(model, tmp_path, build)
 
 
+def of(name, *more):
+    """A case that needs the model's mechanisms."""
+    return pytest.param(name, *more, marks=needs(name).marks)
+
+
 @pytest.mark.parametrize(
     ("name", "keys", "words"),
-    [("rwkv6", {"wkv.head_size": 5}, "wkv.head_size"), ("rwkv6", {"token_shift_count": 1}, "token_shift_count"),
-     ("rwkv6", {"time_mix_extra_dim": 7}, "time_mix_w1"), ("rwkv7", {"wkv.head_size": 5}, "head_dim"), ("rwkv7", {"block_count": 2}, "blk.2"),
-     ("rwkv7", {"attention.gate_lora_rank": 9}, "time_mix_g1")],
+    [of("rwkv6", {"wkv.head_size": 5}, "wkv.head_size"), of("rwkv6", {"token_shift_count": 1}, "token_shift_count"),
+     of("rwkv6", {"time_mix_extra_dim": 7}, "time_mix_w1"), of("rwkv7", {"wkv.head_size": 5}, "head_dim"), of("rwkv7", {"block_count": 2}, "blk.2"),
+     of("rwkv7", {"attention.gate_lora_rank": 9}, "time_mix_g1")],
 )  # fmt: skip
 def test_what_is_not_computed_is_refused(name, keys, words, made, refused, tmp_path):
     line = refused("import", write_rwkv_gguf(tmp_path / "model.gguf", made(name), keys), "--out", tmp_path / "ours")
@@ -71,9 +76,9 @@ def test_a_written_file(name, made, cortado, mixer, close, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "more", "words"),
-    [("rwkv6", {"expand_k": 0.5}, "another width"), ("rwkv6", {"tie_word_embeddings": True}, "head of rwkv6"),
-     ("rwkv6", {"norm_first": False}, '"embedding"'), ("rwkv7_wide", {"norm_eps": 1e-4}, '"norm_eps"'), ("rwkv7_wide", {"norm_bias": False}, '"norm_bias"'),
-     ("rwkv7", {}, "heads of 8 channels")],
+    [of("rwkv6", {"expand_k": 0.5}, "another width"), of("rwkv6", {"tie_word_embeddings": True}, "head of rwkv6"),
+     of("rwkv6", {"norm_first": False}, '"embedding"'), of("rwkv7_wide", {"norm_eps": 1e-4}, '"norm_eps"'), of("rwkv7_wide", {"norm_bias": False}, '"norm_bias"'),
+     of("rwkv7", {}, "heads of 8 channels")],
 )  # fmt: skip
 def test_what_llama_cpp_has_not(name, more, words, made, cortado, refused, tmp_path):
     made(name, **more).save_pretrained(tmp_path / "theirs")
