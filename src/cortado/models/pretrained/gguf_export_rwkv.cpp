@@ -58,7 +58,7 @@ void describe_rwkv7(RenamedFile& made) {
   const int64_t dim = made.ours.dim, rank = read.at("rate_rank");
   for (const auto& [part, shape] : {std::pair("v0", Shape{dim}), {"v1", Shape{rank, dim}}, {"v2", Shape{dim, rank}}}) {
     made.more.push_back({concat("blk.0.time_mix_", part, ".weight"), shape,
-                         [shape](const ModelWeights&) { return at::zeros(shape, at::kFloat); }});
+                         [size = shape](const ModelWeights&) { return at::zeros(size, at::kFloat); }});
   }
 }
 

@@ -1,4 +1,6 @@
 // GGUF files of RWKV-6 and RWKV-7, whose folders are those of flash-linear-attention.
+#include <cmath>
+
 #include "cortado/models/pretrained/gguf_keys.h"
 
 namespace cortado {
