@@ -53,7 +53,7 @@ bool read_escape(std::string_view& text, bool bytes, std::string& out) {
 std::string bytes_of_literal(std::string_view literal) {
   const bool bytes = literal.starts_with('b');
   if (bytes) literal.remove_prefix(1);
-  const char quote = literal.empty() ? 0 : literal.front();
+  const char quote = literal.empty() ? '\0' : literal.front();
   if ((quote != '\'' && quote != '"') || literal.size() < 2 || literal.back() != quote) return "";
   literal = literal.substr(1, literal.size() - 2);
   std::string out;
