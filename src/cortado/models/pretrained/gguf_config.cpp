@@ -246,7 +246,7 @@ void read_olmo2(GgufKeys& keys, GgufConfig& read) {
 void read_gpt_oss(GgufKeys& keys, GgufConfig& read) {
   Json& config = read.config;
   keys.copy(kHeadNames, config);
-  read_rope(keys, read_head(keys, config), read);
+  read_gguf_rope(keys, read_gguf_head(keys, config), read);
   read.scaling.truncate = false;
   read_experts(keys, config);
   read.layout.feed_forward_norm = "post_attention_norm";
