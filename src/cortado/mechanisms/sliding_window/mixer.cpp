@@ -80,12 +80,19 @@ class SlidingWindowMixer : public AttentionMixer {
     return aligned_ ? (tokens - 1) % *settings_.window + 1 : std::min(tokens, *settings_.window);
   }
 
-  // Query t sees keys first..end - 1. A single query of a dense row is computed by window_attention's kernels.
+  // Whether each row's queries see keys from one place on.
+  static bool is_one_block(const Tensor& first, const JoinedKeys& keys) {
+    const int64_t tokens = first.size(1);
+    if (keys.cu_seqlens_k || tokens == 0) return false;
+    return tokens == 1 || first.select(1, 0).equal(first.select(1, tokens - 1));
+  }
+
+  // Query t sees keys first..end - 1. window_attention's kernels compute calls within a block.
   Attended attend_from(const Tensor& first, const Tensor& end, const Tensor& q, const JoinedKeys& keys) const {
-    if (q.size(1) == 1 && !keys.cu_seqlens_k) {
+    if (is_one_block(first, keys)) {
       WindowAttentionOptions options = settings_;
       options.window.reset();
-      const Tensor begin = first.squeeze(1).expand({q.size(0)}).contiguous();
+      const Tensor begin = first.select(1, 0).expand({q.size(0)}).contiguous();
       const auto [o, lse] = attend_joined_with_sums(q, {keys.k, keys.v, begin, std::nullopt}, options);
       return {o, lse};
     }
