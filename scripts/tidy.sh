@@ -27,7 +27,7 @@ PYTHON
 
 # GCC's commands: Clang does not know all of its options, and has no omp.h of its own.
 mkdir -p build/tidy
-cp "$(g++ -print-file-name=include/omp.h)" build/tidy/
+sed 's/__malloc__ (omp_free)/__malloc__/' "$(g++ -print-file-name=include/omp.h)" > build/tidy/omp.h
 options=(--quiet -p "$build" --extra-arg=-Wno-everything --extra-arg=-fno-openmp --extra-arg="-isystem$PWD/build/tidy")
 files=$(units "$@")
 [[ -n $files ]] || { echo "[tidy] no unit or file has \"$*\" in its path" >&2; exit 2; }

@@ -286,10 +286,10 @@ Dataset open_dataset(const std::string& directory) {
   return dataset;
 }
 
-Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenizer) {
+Dataset open_text_as_dataset(const PrepareOptions& options, const std::shared_ptr<Tokenizer>& tokenizer) {
   check_options(options);
   const int64_t bytes = total_bytes(options.files);
-  const Survey facts = survey(options, std::move(tokenizer), bytes);
+  const Survey facts = survey(options, tokenizer, bytes);
   if (bytes <= kInMemory) {
     MemoryTokens train(facts.tokenizer->vocabulary()), validation(facts.tokenizer->vocabulary());
     tokenize(options, facts, bytes, train, validation, [](std::string_view) {});

@@ -70,7 +70,7 @@ void prepare_dataset(const PrepareOptions& options);
 
 // Opens texts as a dataset without keeping a folder: small texts in memory, larger ones in a temporary folder that is
 // removed. Ignores options.out. With `tokenizer`, uses this one instead of training options.tokenizer.
-Dataset open_text_as_dataset(const PrepareOptions& options, std::shared_ptr<Tokenizer> tokenizer = nullptr);
+Dataset open_text_as_dataset(const PrepareOptions& options, const std::shared_ptr<Tokenizer>& tokenizer = nullptr);
 
 // --- Destinations of tokens: a file, or memory. ---
 

@@ -39,7 +39,7 @@ class TextWriter {
  public:
   // `before`: the tokens that the text follows; SentencePiece drops a space where there are none. Without a tokenizer
   // there is no text, and only stop tokens end it. Throws InputError for an empty stop string.
-  TextWriter(std::shared_ptr<const Tokenizer> tokenizer, std::span<const int32_t> before, TextOptions options);
+  TextWriter(const std::shared_ptr<const Tokenizer>& tokenizer, std::span<const int32_t> before, TextOptions options);
 
   // Returns the text that is safe to show.
   std::string push(int32_t token);

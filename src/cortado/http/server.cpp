@@ -256,7 +256,7 @@ void send_whole(httplib::Response& response, const WriteAll& write_all) {
     return connection.has_client();
   });
   if (!there) return reply(response, {kHungUp, "the client has hung up"});
-  response.set_content(std::move(bytes), kJson);
+  response.set_content(bytes, kJson);
 }
 
 void HttpServer::Implementation::answer(std::string bytes, httplib::Response& response, bool chat) {

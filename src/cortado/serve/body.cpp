@@ -7,15 +7,15 @@ namespace cortado {
 
 namespace {
 
-const Json& checked(const Json& object, const std::string& place) {
-  if (object.is_object()) return object;
+const Json* checked(const Json& object, const std::string& place) {
+  if (object.is_object()) return &object;
   throw WireError(400, place.empty() ? "the body must be a JSON object" : place + " must be an object", place);
 }
 
 }  // namespace
 
 Body::Body(const Json& object, const std::string& place)
-    : JsonReader(std::shared_ptr<const Json>(std::shared_ptr<void>(), &checked(object, place)), place) {}
+    : JsonReader(std::shared_ptr<const Json>(std::shared_ptr<void>(), checked(object, place)), place) {}
 
 Body::Body(const Json& object, Place fields, bool strict, const std::string& place) : Body(object, place) {
   fields_ = fields;
