@@ -3,24 +3,28 @@
     .venv/bin/python bench/serve/stored.py --memory macchiato                 # 100 in memory, 1,000 on disk
     .venv/bin/python bench/serve/stored.py --memory lola --in-memory 20 --on-disk 200
     .venv/bin/python bench/serve/stored.py --memory macchiato --options="--weights int8 --dtype bfloat16"
+    .venv/bin/python bench/serve/stored.py --run build/bench/Granite-4.0-H-350M-int4 --words 3000 --on-disk 8 --clients 8
 
 Conversations of /v1/responses with SmolLM2 (the file of bench/peers/smollm2.py), converted with the maps that lie in
 data/smollm2: all begin with the same 2,000 tokens, and go on with a turn of their own, so that each has a state of its
 own. What is measured is the time to the first token of another turn of a few tokens. Beside it the same of a
 conversation that was written a moment ago, which is what reading the new tokens takes. Everything lies in a temporary
-folder; --on-disk conversations of LoLA take 10 GB.
+folder; --on-disk conversations of LoLA take 10 GB. With --run it is any run's model, which gets SmolLM2's tokenizer if
+it has none (bench/peers/hybrids.py makes runs with random weights), and --clients resume at once after the restart.
 """
 
 import argparse
 import json
 import random
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "peers"))
@@ -31,7 +35,6 @@ MEMORIES = {
     "macchiato": ("data/smollm2/macchiato.safetensors", ""),
     "lola": ("data/smollm2/lolcats.safetensors", "--memory lola --chunk 64 --cache 256"),
 }
-WORDS = 1500  # about 2,000 tokens
 ASKED = 20  # conversations of each kind that are resumed
 
 
@@ -75,9 +78,18 @@ def converted(options, memory):
     return run
 
 
-def make(address, count):
-    """Makes `count` conversations; returns their ids."""
-    words = (ROOT / "data/tinyshakespeare.txt").read_text().split()[:WORDS]
+def with_tokenizer(run, folder):
+    """Returns the run, or a copy of it with SmolLM2's tokenizer."""
+    if (run / "tokenizer").exists():
+        return run
+    copy = shutil.copytree(run, folder / run.name)
+    shutil.copytree(imported(model_file()) / "tokenizer", copy / "tokenizer")
+    return copy
+
+
+def make(address, count, length):
+    """Makes `count` conversations that begin with `length` words; returns their ids."""
+    words = (ROOT / "data/tinyshakespeare.txt").read_text().split()[:length]
     begin = call(address, {"input": " ".join(words), "max_output_tokens": 1, "temperature": 0})["id"]
     ids = []
     for number in range(count):
@@ -87,8 +99,15 @@ def make(address, count):
     return ids
 
 
-def measure(server, ids, chance):
-    """Returns milliseconds (of stored conversations, of one that was just written)."""
+def measure(server, ids, chance, clients=1):
+    """Returns milliseconds (of stored conversations, of one that was just written). Several clients resume at once, each a conversation."""
+    if clients > 1:
+        with ThreadPoolExecutor(clients) as pool:
+            ask = [pool.submit(first_token, server.address, one, f"Go on, {number}.") for number, one in enumerate(ids[:clients])]
+            times = [answer.result() for answer in ask]
+            now = [turn(server.address, one, "Once more.") for one in ids[:clients]]
+            ask = [pool.submit(first_token, server.address, one, "Go on.") for one in now]
+            return times, [answer.result() for answer in ask]
     times, fresh = [], []
     for number, one in enumerate(chance.sample(ids, min(ASKED, len(ids)))):
         times.append(first_token(server.address, one, f"Go on, {number}."))
@@ -108,24 +127,25 @@ def row(what, times, fresh, more):
 
 
 def run(options, folder):
-    model = converted(options, options.memory)
-    settings = [*shlex.split(options.options), *shlex.split(MEMORIES[options.memory][1]), "--threads", options.threads]
+    model = with_tokenizer(options.run, folder) if options.run else converted(options, options.memory)
+    settings = [*shlex.split(options.options), *shlex.split("" if options.run else MEMORIES[options.memory][1]), "--threads", options.threads]
     store = folder / "store"
     command = [options.cortado, "serve", model, "--log", "none", "--cache-bytes", "1G", "--store", store, "--store-bytes", "100G", *settings]
     chance = random.Random(options.seed)
     rows = []
     with Server("stored", command, options.threads, folder) as server:
-        ids = make(server.address, options.in_memory)
+        ids = make(server.address, min(options.in_memory, options.on_disk), options.words)
         held = int(metric(server.address, "cortado_cache_snapshots"))
         evicted = int(metric(server.address, "cortado_cache_evicted_total"))
         bytes_each = metric(server.address, "cortado_cache_bytes") / max(1, held)
         more = {"conversations": len(ids), "states_in_memory": held, "evicted": evicted, "mib_each": round(bytes_each / 2**20, 1)}
         rows.append(row("from memory", *measure(server, ids, chance), more))
-        ids += make(server.address, options.on_disk - len(ids))
+        if len(ids) < options.on_disk:
+            ids += make(server.address, options.on_disk - len(ids), options.words)
     with Server("stored", command, options.threads, folder) as server:
         size = sum(file.stat().st_size for file in store.iterdir()) / 2**30
         more = {"conversations": len(ids), "gib_on_disk": round(size, 2)}
-        rows.append(row("from the disk, after a restart", *measure(server, ids, chance), more))
+        rows.append(row("from the disk, after a restart", *measure(server, ids, chance, options.clients), more))
     return rows
 
 
@@ -133,17 +153,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cortado", type=Path, default=ROOT / "build/release/bin/cortado")
     parser.add_argument("--memory", choices=sorted(MEMORIES), default="macchiato")
+    parser.add_argument("--run", type=Path, help="a run, instead of SmolLM2 with a memory")
+    parser.add_argument("--words", type=int, default=1500, help="that all conversations begin with (1500: about 2,000 tokens)")
+    parser.add_argument("--clients", type=int, default=1, help="resume so many conversations at once after the restart")
     parser.add_argument("--in-memory", type=int, default=100)
     parser.add_argument("--on-disk", type=int, default=1000)
-    parser.add_argument("--options", default="--weights int8", help="of cortado serve (default: --weights int8)")
+    parser.add_argument("--options", help="of cortado serve (default: --weights int8; with --run none)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.options is None:
+        options.options = "" if options.run else "--weights int8"
     with tempfile.TemporaryDirectory() as folder:
         rows = run(options, Path(folder))
     if options.json:
-        print(json.dumps({"memory": options.memory, "options": options.options, "rows": rows}))
+        print(json.dumps({"memory": str(options.run or options.memory), "options": options.options, "rows": rows}))
         return
     for one in rows:
         print(", ".join(f"{key} {value}" for key, value in one.items()))

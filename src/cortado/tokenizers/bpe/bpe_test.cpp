@@ -382,7 +382,7 @@ TEST(SentencePieceImport, DamagedModels) {
   const std::string good = read_file(learnt.path() + "/tokenizer.model");
   const std::string path = folder.path() + "/tokenizer.model";
   EXPECT_EQ(error_of([&] { import_tokenizer(folder.path()); }),
-            "[" + folder.path() + "] has no tokenizer: expected tokenizer.json or tokenizer.model");
+            "[" + folder.path() + "] has no tokenizer: expected tokenizer.json, tokenizer.model or rwkv_vocab_v20230424.txt");
   const RandomStream random(7, "damage");
   for (uint64_t serial = 0; serial < 300; ++serial) {
     std::string bad = good.substr(0, serial % 3 == 0 ? random.below(good.size(), serial) : good.size());
