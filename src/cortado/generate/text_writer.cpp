@@ -43,7 +43,8 @@ std::string StopFilter::push(std::string_view text) {
 
 std::string StopFilter::finish() { return std::exchange(held_, {}); }
 
-TextWriter::TextWriter(const std::shared_ptr<const Tokenizer>& tokenizer, std::span<const int32_t> before, TextOptions options)
+TextWriter::TextWriter(const std::shared_ptr<const Tokenizer>& tokenizer, std::span<const int32_t> before,
+                       TextOptions options)
     : filter_(std::move(options.stops)),
       stop_tokens_(std::move(options.stop_tokens)),
       drop_spaces_(options.drop_spaces) {

@@ -381,8 +381,9 @@ TEST(SentencePieceImport, DamagedModels) {
   make_tokenizer("sentencepiece:400", {corpus()})->save(learnt.path());
   const std::string good = read_file(learnt.path() + "/tokenizer.model");
   const std::string path = folder.path() + "/tokenizer.model";
-  EXPECT_EQ(error_of([&] { import_tokenizer(folder.path()); }),
-            "[" + folder.path() + "] has no tokenizer: expected tokenizer.json, tokenizer.model or rwkv_vocab_v20230424.txt");
+  EXPECT_EQ(
+      error_of([&] { import_tokenizer(folder.path()); }),
+      "[" + folder.path() + "] has no tokenizer: expected tokenizer.json, tokenizer.model or rwkv_vocab_v20230424.txt");
   const RandomStream random(7, "damage");
   for (uint64_t serial = 0; serial < 300; ++serial) {
     std::string bad = good.substr(0, serial % 3 == 0 ? random.below(good.size(), serial) : good.size());
