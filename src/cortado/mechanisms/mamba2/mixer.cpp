@@ -77,7 +77,7 @@ class Mamba2Mixer : public Mixer {
     return out_->forward(norm_ ? norm_->forward(gated) : gated);
   }
 
-  Mamba2Sizes sizes() const { return {inner_, heads_, groups_, state_, step_min_}; }
+  Mamba2Shape sizes() const { return {inner_, heads_, groups_, state_, step_min_}; }
   Mamba2Dynamics dynamics() const { return {widen(a_log_), widen(skip_), widen(step_bias_)}; }
 
   int64_t inner_;           // channels of x and z, summed over the heads

@@ -11,14 +11,14 @@ namespace {
 struct Numbers {
   float *convolved, *values, *decays;  // [mixed], [inner], [H]
 
-  Numbers(const Mamba2Sizes& sizes, int64_t rows)
+  Numbers(const Mamba2Shape& sizes, int64_t rows)
       : convolved(one_token::scratch(rows * (sizes.mixed() + sizes.inner + sizes.heads))),
         values(convolved + rows * sizes.mixed()),
         decays(values + rows * sizes.inner) {}
 };
 
 // Per head Δ = softplus(step + bias), but at least step_min; v = Δ x and g = -exp(A_log) Δ.
-void discretize(const Mamba2Sizes& sizes, const Mamba2Dynamics& dynamics, const float* step, const float* x,
+void discretize(const Mamba2Shape& sizes, const Mamba2Dynamics& dynamics, const float* step, const float* x,
                 float* values, float* decays) {
   const auto *bias = dynamics.step_bias.const_data_ptr<float>(), *a_log = dynamics.a_log.const_data_ptr<float>();
   const int64_t width = sizes.inner / sizes.heads;
@@ -32,11 +32,11 @@ void discretize(const Mamba2Sizes& sizes, const Mamba2Dynamics& dynamics, const 
 
 }  // namespace
 
-bool mamba2_takes_one_token(const Mamba2Sizes& sizes) {
+bool mamba2_takes_one_token(const Mamba2Shape& sizes) {
   return sizes.state <= gated::kStepWidth && sizes.inner / sizes.heads <= gated::kStepWidth;
 }
 
-Tensor mamba2_one_token(const Mamba2Sizes& sizes, const Mamba2Dynamics& dynamics, const ShortConvolution& convolution,
+Tensor mamba2_one_token(const Mamba2Shape& sizes, const Mamba2Dynamics& dynamics, const ShortConvolution& convolution,
                         const Tensor& projected, SequenceState& state) {
   const int64_t rows = projected.size(0), row = projected.size(2), mixed = sizes.mixed(), inner = sizes.inner;
   const int64_t heads = sizes.heads, width = inner / heads, repeat = heads / sizes.groups;

@@ -6,11 +6,11 @@
 namespace cortado {
 
 // Whether gated_scan's step takes such heads.
-bool mamba2_takes_one_token(const Mamba2Sizes& sizes);
+bool mamba2_takes_one_token(const Mamba2Shape& sizes);
 
 // Maps the projections [rows, 1, inner + mixed + H] (z, then x, B and C, then Δ) to o + D x, [rows, 1, inner]. Updates
 // "conv" and "scan_state".
-Tensor mamba2_one_token(const Mamba2Sizes& sizes, const Mamba2Dynamics& dynamics, const ShortConvolution& convolution,
+Tensor mamba2_one_token(const Mamba2Shape& sizes, const Mamba2Dynamics& dynamics, const ShortConvolution& convolution,
                         const Tensor& projected, SequenceState& state);
 
 }  // namespace cortado

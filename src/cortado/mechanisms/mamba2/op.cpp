@@ -9,7 +9,7 @@
 
 namespace cortado {
 
-Mamba2Operands mamba2_operands(const Mamba2Sizes& sizes, const Mamba2Dynamics& dynamics, const Tensor& convolved,
+Mamba2Operands mamba2_operands(const Mamba2Shape& sizes, const Mamba2Dynamics& dynamics, const Tensor& convolved,
                                const Tensor& step) {
   const int64_t shared = sizes.groups * sizes.state;
   const auto parts = convolved.split_with_sizes({sizes.inner, shared, shared}, -1);
@@ -24,7 +24,7 @@ Tensor with_skip(const Tensor& o, const Tensor& x, const Mamba2Dynamics& dynamic
   return merge_heads(at::addcmul(o, widen(x), dynamics.skip.unsqueeze(-1)));
 }
 
-Tensor mamba2_scan(const Mamba2Sizes& sizes, const Mamba2Dynamics& dynamics,
+Tensor mamba2_scan(const Mamba2Shape& sizes, const Mamba2Dynamics& dynamics,
                    const std::shared_ptr<ShortConvolution>& convolution, const Tensor& projected, const Batch& batch,
                    SequenceState* state) {
   return choose(

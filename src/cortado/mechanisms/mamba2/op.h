@@ -6,7 +6,7 @@
 
 namespace cortado {
 
-struct Mamba2Sizes {
+struct Mamba2Shape {
   int64_t inner;          // channels of x and z, summed over the heads
   int64_t heads, groups;  // groups of heads share B and C
   int64_t state;          // N
@@ -25,7 +25,7 @@ struct Mamba2Dynamics {
 struct Mamba2Operands {
   Tensor x, q, k, v, g;
 };
-Mamba2Operands mamba2_operands(const Mamba2Sizes& sizes, const Mamba2Dynamics& dynamics, const Tensor& convolved,
+Mamba2Operands mamba2_operands(const Mamba2Shape& sizes, const Mamba2Dynamics& dynamics, const Tensor& convolved,
                                const Tensor& step);
 
 // o + D x for o, x [B,T,H,P], as [B,T,inner].
@@ -33,7 +33,7 @@ Tensor with_skip(const Tensor& o, const Tensor& x, const Mamba2Dynamics& dynamic
 
 // Maps the projections [B,T,inner + mixed + H] (z, then x, B and C, then step) to o + D x, [B,T,inner]. Updates "conv"
 // and "scan_state". convolution: or null.
-Tensor mamba2_scan(const Mamba2Sizes& sizes, const Mamba2Dynamics& dynamics,
+Tensor mamba2_scan(const Mamba2Shape& sizes, const Mamba2Dynamics& dynamics,
                    const std::shared_ptr<ShortConvolution>& convolution, const Tensor& projected, const Batch& batch,
                    SequenceState* state);
 
