@@ -82,11 +82,6 @@ std::string weights_path(const std::string& run, const std::string& which) {
   return last;
 }
 
-std::string metadata_entry(const TensorFile& file, const char* key) {
-  const auto found = file.metadata.find(key);
-  return found == file.metadata.end() ? std::string() : found->second;
-}
-
 // Completes a file that transformers wrote for one of our models (python/cortado/transformers.py). Its names have the
 // prefix "model.", and it says nothing about the config, which is in a separate file, so only names and shapes can be
 // checked.
@@ -158,6 +153,11 @@ std::map<std::string, std::string> load_weights(const ModelConfig& config, Backb
   }
   model.set_fingerprint(metadata_entry(file, "fingerprint"));
   return file.metadata;
+}
+
+std::string metadata_entry(const TensorFile& file, const char* key) {
+  const auto found = file.metadata.find(key);
+  return found == file.metadata.end() ? std::string() : found->second;
 }
 
 void release(const TensorFile& file, const Tensor& read) {

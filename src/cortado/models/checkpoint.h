@@ -38,6 +38,9 @@ std::map<std::string, std::string> load_weights(const ModelConfig& config, Backb
 // OpenOptions.
 TensorFile map_weights(const std::string& run, const std::string& which, const ModelConfig& config);
 
+// An entry of a file's metadata; empty if there is none.
+std::string metadata_entry(const TensorFile& file, const char* key);
+
 // Tells the system that the mapped memory of `read` is no longer needed. Shards are not released here; the system does
 // it when it needs memory.
 void release(const TensorFile& file, const Tensor& read);

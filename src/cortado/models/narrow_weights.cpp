@@ -55,10 +55,7 @@ std::optional<WeightFormat> narrow_format_of(const std::string& run) {
 
 void load_narrow_weights(const ModelConfig& config, Backbone& model, const std::string& path) {
   const TensorFile file = map_safetensors(path);
-  const auto entry = [&](const char* key) {
-    const auto found = file.metadata.find(key);
-    return found == file.metadata.end() ? std::string() : found->second;
-  };
+  const auto entry = [&](const char* key) { return metadata_entry(file, key); };
   fail_input_if(entry("format") != kNarrowFormat, "[checkpoint] ", path, " is not a model of 8 or 4 bits");
   const std::string other = concat("[checkpoint] ", path, " is the checkpoint of another model: ");
   fail_input_if(entry("config_hash") != config.architecture_hash(), other, "its config differs");
@@ -97,11 +94,11 @@ void NarrowWeights::take(const ModelConfig& config, const std::string& name, con
     const SkipInitialization skip;
     model_ = make_backbone(config);
     model_->set_weight_format(format_, /*keep_values=*/false);
+    matrices_ = model_->matrices();
   }
   const at::NoGradGuard no_grad;
-  const auto matrices = model_->matrices();
-  const auto matrix = matrices.find(name);
-  if (matrix != matrices.end()) return matrix->second->assign(weight);
+  const auto matrix = matrices_.find(name);
+  if (matrix != matrices_.end()) return matrix->second->assign(weight);
   const auto parameters = named_weights(*model_);
   const Tensor* parameter = parameters.find(name);
   fail_input_if(!parameter || parameter->sizes() != weight.sizes(), "[weights] the model has no \"", name, "\" of ",

@@ -2,6 +2,7 @@
 // only. It has what the memory has (nn/narrow/weight.h), so that opening it converts nothing, and processes share it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@ class NarrowWeights {
  private:
   WeightFormat format_;
   std::shared_ptr<Backbone> model_;  // null until the first parameter has come
+  std::map<std::string, MatrixModule*> matrices_;
 };
 
 }  // namespace cortado
