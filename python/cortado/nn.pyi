@@ -897,6 +897,67 @@ class Mamba2(Mixer):
     ) -> None: ...
 
 
+class Mamba3(Mixer):
+    """mamba3: state space. Mamba-3 (Lahoti et al. 2026).
+
+        S_t = a_t S_{t-1} + a_t (1 - l_t) dt_t B_{t-1} x_{t-1}' + l_t dt_t B_t x_t', y_t = S_t' C_t + D x_t, with turned B, C
+
+    Forms: causal. State per layer, in numbers: E (N + 1) + H (rank N + N/4 + 1), E = 2 D.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads per layer.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        expand (int from 1 to 64): Inner width as a multiple of dim. Default: 2.
+        width (int from 1 to 2^20): Inner width, summed over the heads, in place of expand. Unless given, expand *
+            dim. Default: set by the sizes: 128 for dim=64 and heads=4.
+        groups (int from 1 to 65536): Groups of heads that share B and C; each head has its own biases. Default:
+            1.
+        state (int from 1 to 65536): State size N: keys per head. Default: 128.
+        rotary_fraction (float from 0 to 1): Share of the state's N channels that turn, the first ones, in pairs.
+            Default: 0.5.
+        rank (int from 1 to 256): Rank R: outer products per token that the state is written with, and reads of
+            it. 1: SISO; more: MIMO. Default: 1.
+        decay_min (float from 0 to 1000): Smallest decay rate: the softplus that gives -A is raised to it.
+            Default: 0.0001.
+        norm ("before_gate" or "none"): Whether an RMSNorm of each head is before the output's gate. Default:
+            "none".
+        norm_eps (float from 0 to 1): Epsilon of that norm. Default: 1e-05.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.Mamba3(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        expand: int = 2,
+        width: int | None = None,
+        groups: int = 1,
+        state: int = 128,
+        rotary_fraction: float = 0.5,
+        rank: int = 1,
+        decay_min: float = 0.0001,
+        norm: Literal["before_gate", "none"] = "none",
+        norm_eps: float = 1e-05,
+    ) -> None: ...
+
+
 class RWKV4(Mixer):
     """rwkv4: recurrence. RWKV (Peng et al. 2023) eq. 11-16.
 

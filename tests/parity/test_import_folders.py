@@ -59,7 +59,7 @@ def test_what_mamba_ssm_can_and_this_cannot(refused, monkeypatch, tmp_path):
     model_of("mamba", monkeypatch).save_pretrained(tmp_path / "theirs")
     config = as_mamba_ssm(tmp_path / "theirs", d_state=5)
     for changes, word in (({"rms_norm": False}, "rms_norm"), ({"d_intermediate": 8}, "d_intermediate"), ({"attn_layer_idx": [1]}, "attn_layer_idx"),
-                          ({"ssm_cfg": {"layer": "Mamba3"}}, "Mamba3"), ({"ssm_cfg": {"d_stat": 5}}, "d_stat"),
+                          ({"ssm_cfg": {"layer": "Mamba4"}}, "Mamba4"), ({"ssm_cfg": {"d_stat": 5}}, "d_stat"),
                           ({"ssm_cfg": {"layer": "Mamba2", "norm_before_gate": True}}, "norm_before_gate"),
                           ({"ssm_cfg": {"layer": "Mamba2", "headdim": 7}}, "headdim")):  # fmt: skip
         (tmp_path / "theirs" / "config.json").write_text(json.dumps({**config, **changes}))

@@ -12,7 +12,7 @@ namespace cortado {
 
 // Mechanisms without a header.
 extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
-    kRwkv4, kRwkv4ChannelMix, kRwkv6, kRwkv7, kRwkv7ChannelMix, kDeltaNet, kGatedDeltaNet, kKda, kAbc,
+    kMamba3, kRwkv4, kRwkv4ChannelMix, kRwkv6, kRwkv7, kRwkv7ChannelMix, kDeltaNet, kGatedDeltaNet, kKda, kAbc,
     kGatedSlotAttention, kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kParallelHybrid, kSerialHybrid,
     kGriffin, kGatedShortConv, kH3, kS5, kMega, kLuna, kLinformer, kPerceiver, kMla;
 
@@ -32,6 +32,7 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kHgrn2,               //
       &kMamba,               //
       &kMamba2,              //
+      &kMamba3,              //
       &kRwkv4,               //
       &kRwkv4ChannelMix,     //
       &kRwkv6,               //
