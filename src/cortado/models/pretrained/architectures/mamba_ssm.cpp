@@ -71,8 +71,8 @@ struct Mamba3Shape {
 };
 
 void map_mamba3(RenamedMixer& mixer, const Mamba3Shape& it, int64_t dim) {
-  const auto [expand, inner, channels, heads, groups] = it.heads;
-  const int64_t state = it.state, rank = it.rank, keys = 2 * rank * groups;  // of B and C
+  const int64_t inner = it.heads.inner, heads = it.heads.heads;
+  const int64_t state = it.state, rank = it.rank, keys = 2 * rank * it.heads.groups;  // of B and C
   const int64_t rest = 3 * heads + it.angles;
   const std::vector<int64_t> order = mamba3_order(state, it.angles, it.mimo);
   const auto paired = [order](const Tensor& x, int64_t dimension) {
@@ -95,7 +95,7 @@ void map_mamba3(RenamedMixer& mixer, const Mamba3Shape& it, int64_t dim) {
   if (it.mimo) {
     for (const auto& [ours, theirs] :
          {std::pair("rank_in", "mimo_x"), std::pair("rank_gate", "mimo_z"), std::pair("rank_out", "mimo_o")})
-      mixer.map(ours, theirs, {heads, rank, channels}, by_rank);
+      mixer.map(ours, theirs, {heads, rank, it.heads.channels}, by_rank);
   }
   if (it.normed) mixer.norm("norm", "norm", inner);
   mixer.linear("out", "out_proj", dim, inner);
