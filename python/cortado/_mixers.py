@@ -14,7 +14,7 @@ import torch
 from cortado import _settings
 from cortado._parts import Part, State, be_tensor
 
-_UPPER = {"gla": "GLA", "abc": "ABC", "kda": "KDA", "rg_lru": "RGLRU", "lola": "LoLA", "lolcats": "LoLCATs", "rwkv4": "RWKV4",
+_UPPER = {"gla": "GLA", "abc": "ABC", "kda": "KDA", "gdn2": "GDN2", "rg_lru": "RGLRU", "lola": "LoLA", "lolcats": "LoLCATs", "rwkv4": "RWKV4",
           "rwkv6": "RWKV6", "rwkv7": "RWKV7", "hgrn2": "HGRN2", "h3": "H3", "s5": "S5"}  # fmt: skip
 _ROTARY = ("rotary", "rope_theta", "rope_scaling")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "None": None, "dict[str, Any]": dict[str, typing.Any],

@@ -1359,6 +1359,130 @@ class KDA(Mixer):
     ) -> None: ...
 
 
+class GDN2(Mixer):
+    """gdn2: delta rule. Gated DeltaNet-2 (Hatamizadeh et al. 2026).
+
+        P = diag(a_t) S_{t-1}, S_t = P + k_t (w_t v_t - P' (b_t k_t))', o_t = S_t' q_t
+
+    Forms: causal. State per layer, in numbers: H K V + (taps-1) H (2 K + V), K = V = d.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads of values and of the state.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        key_heads (int from 1 to 65536): Heads of queries and keys, which divide heads. Unless given, heads.
+            Default: set by the sizes: 4 for dim=64 and heads=4.
+        head_dim (int from 1 to 65536): Channels per head of queries and keys. Unless given, dim / heads, rounded
+            down. Default: set by the sizes: 16 for dim=64 and heads=4.
+        value_head_dim (int from 1 to 65536): Channels per head of values. Unless given, head_dim. Default: set by
+            the sizes: 16 for dim=64 and heads=4.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 4.
+        reflect (bool): Erase gates from 0 to 2 instead of 0 to 1, so that transitions may have negative
+            eigenvalues. Default: False.
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorm over each head's output. Default: 1e-05.
+        output_gate ("none", "silu" or "sigmoid"): Function act of the output's gate: the normalised output times
+            act(W_g x). "none": no gate. Default: "sigmoid".
+        gate_rank (int from 1 to 65536): Rank of the maps to the decays and to the output's gate. Unless given,
+            value_head_dim. Default: set by the sizes: 16 for dim=64 and heads=4.
+        gate_bias (bool): Whether the map to the output's gate has a bias. Default: True.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.GDN2(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        key_heads: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        taps: int | None = 4,
+        reflect: bool = False,
+        norm_eps: float = 1e-05,
+        output_gate: Literal["none", "silu", "sigmoid"] = "sigmoid",
+        gate_rank: int | None = None,
+        gate_bias: bool = True,
+    ) -> None: ...
+
+
+class GatedDeltaProduct(Mixer):
+    """gated_delta_product: delta rule. DeltaProduct (Siems et al. 2025).
+
+        S = a_t S_{t-1}, n times: S = S + k_tj beta_tj (v_tj - S' k_tj)', S_t = S, o_t = S_t' q_t
+
+    Forms: causal. State per layer, in numbers: H K V + (taps-1) H (K + steps (K + V)), K = 3/4 d, V = 2 K.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads of values and of the state.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        key_heads (int from 1 to 65536): Heads of queries and keys, which divide heads. Unless given, heads.
+            Default: set by the sizes: 4 for dim=64 and heads=4.
+        head_dim (int from 1 to 65536): Channels per head of queries and keys. Unless given, 3/4 dim / heads,
+            rounded down. Default: set by the sizes: 12 for dim=64 and heads=4.
+        value_head_dim (int from 1 to 65536): Channels per head of values. Unless given, 2 head_dim. Default: set
+            by the sizes: 24 for dim=64 and heads=4.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 4.
+        steps (int from 1 to 64): Delta steps per token, each with its own key, value and write strength. Default:
+            2.
+        reflect (bool): Write strengths from 0 to 2 instead of 0 to 1, so that transitions may have negative
+            eigenvalues. Default: True.
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorm over each head's output. Default: 1e-05.
+        output_gate ("none", "silu" or "sigmoid"): Function act of the output's gate: the normalised output times
+            act(W_g x). "none": no gate. Default: "silu".
+        gated (bool): Whether the state decays once per token, at one rate per head. Default: True.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.GatedDeltaProduct(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        key_heads: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        taps: int | None = 4,
+        steps: int = 2,
+        reflect: bool = True,
+        norm_eps: float = 1e-05,
+        output_gate: Literal["none", "silu", "sigmoid"] = "silu",
+        gated: bool = True,
+    ) -> None: ...
+
+
 class ABC(Mixer):
     """abc: slot attention. ABC (2022); Blurry Window Attention §2.2 eq. 2.
 

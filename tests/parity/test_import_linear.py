@@ -114,6 +114,13 @@ def kda(q, k, v, g, beta, A_log, dt_bias, allow_neg_eigval, lower_bound, **_):
     return naive_recurrent_kda(q, k, v, decay, beta.sigmoid() * (2 if allow_neg_eigval else 1))[0], None
 
 
+def delta_product(q, k, v, g, beta, num_householder, **_):
+    """fla's DeltaProduct, by fla-core's naive function."""
+    from fla.ops.gated_delta_product.naive import naive_recurrent_gated_delta_product
+
+    return naive_recurrent_gated_delta_product(unit(q), unit(k), v, g, beta, q.shape[-1] ** -0.5, num_householder=num_householder)[0], None
+
+
 def by_definition(layers, monkeypatch):
     """fla's layers with fla-core's naive functions in place of kernels."""
     from fla.ops.delta_rule.naive import delta_rule_recurrence

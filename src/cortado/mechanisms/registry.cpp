@@ -12,9 +12,9 @@ namespace cortado {
 
 // Mechanisms without a header.
 extern const Mechanism kLinear, kPerformer, kLatte, kMacchiato, kRgLru, kRetention, kLightning, kGla, kHgrn2, kMamba,
-    kMamba3, kRwkv4, kRwkv4ChannelMix, kRwkv6, kRwkv7, kRwkv7ChannelMix, kDeltaNet, kGatedDeltaNet, kKda, kAbc,
-    kGatedSlotAttention, kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer, kParallelHybrid, kSerialHybrid,
-    kGriffin, kGatedShortConv, kH3, kS5, kMega, kLuna, kLinformer, kPerceiver, kMla;
+    kMamba3, kRwkv4, kRwkv4ChannelMix, kRwkv6, kRwkv7, kRwkv7ChannelMix, kDeltaNet, kGatedDeltaNet, kKda, kGdn2,
+    kGatedDeltaProduct, kAbc, kGatedSlotAttention, kBlurryWindow, kLolcats, kLola, kExactChunked, kLongformer,
+    kParallelHybrid, kSerialHybrid, kGriffin, kGatedShortConv, kH3, kS5, kMega, kLuna, kLinformer, kPerceiver, kMla;
 
 const std::vector<const Mechanism*>& mechanisms() {
   static const std::vector<const Mechanism*> all = {
@@ -41,6 +41,8 @@ const std::vector<const Mechanism*>& mechanisms() {
       &kDeltaNet,            //
       &kGatedDeltaNet,       //
       &kKda,                 //
+      &kGdn2,                //
+      &kGatedDeltaProduct,   //
       &kAbc,                 //
       &kGatedSlotAttention,  //
       &kBlurryWindow,        //
