@@ -103,9 +103,9 @@ TEST(GateTrace, EndsWithTheOperatorsState) {
 
 // Checks which trace each mechanism has.
 TEST(Traces, OfEachMechanism) {
-  const std::vector<std::string> gated = {"gla",   "retention", "lightning", "hgrn2",           "mamba2", "mamba3",
-                                          "rwkv6", "rg_lru",    "griffin",   "gated_delta_net", "kda",
-                                          "s5",    "delta_net", "rwkv7"};
+  const std::vector<std::string> gated = {"gla",    "retention", "lightning", "hgrn2",   "mamba2",
+                                          "mamba3", "rwkv6",     "rg_lru",    "griffin", "gated_delta_net",
+                                          "kda",    "s5",        "delta_net", "rwkv7"};
   const std::vector<std::string> slots = {"abc", "gated_slot", "blurry_window"}, latents = {"latte", "macchiato"};
   for (const Mechanism* mechanism : mechanisms()) {
     if (!mechanism->causal) continue;
