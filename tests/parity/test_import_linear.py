@@ -1,5 +1,5 @@
 """`cortado import` of linear-time models against their own programs: Mamba, Mamba-2, FalconMamba, RWKV-4, RecurrentGemma,
-Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2, OLMo Hybrid, Falcon-H1, Nemotron-H and Zamba2 of transformers, and of gpt-oss and Llama 4; GLA, RetNet, DeltaNet, Gated DeltaNet, HGRN2, RWKV-6 and RWKV-7 of flash-linear-attention, whose models run on the CPU once
+Qwen3-Next, Qwen3.5, Bamba, Granite 4, Jamba, LFM2, OLMo Hybrid, Falcon-H1, Nemotron-H and Zamba2 of transformers, and of gpt-oss and Llama 4; GLA, RetNet, DeltaNet, Gated DeltaNet, Gated DeltaProduct, HGRN2, RWKV-6 and RWKV-7 of flash-linear-attention, whose models run on the CPU once
 fla-core's naive functions stand in for its kernels."""
 
 import json
@@ -23,6 +23,9 @@ FLA = {
     "gated_deltanet": ("GatedDeltaNet", dict(num_heads=2, head_dim=8)),
     "gated_deltanet_grouped": ("GatedDeltaNet", dict(num_heads=2, num_v_heads=4, head_dim=8, expand_v=1.0, allow_neg_eigval=True,
                                                      output_gate_activation="sigmoid")),
+    "gated_deltaproduct": ("GatedDeltaProduct", dict(num_heads=2, head_dim=8, num_householder=2, use_forget_gate=True, allow_neg_eigval=True)),
+    "gated_deltaproduct_plain": ("GatedDeltaProduct", dict(num_heads=3, head_dim=6, num_householder=3, expand_v=1.5, use_short_conv=False,
+                                                           use_output_gate=False, tie_word_embeddings=True)),
     "kda": ("KDA", dict(num_heads=2, head_dim=8)),
     "kda_bounded": ("KDA", dict(num_heads=2, num_v_heads=4, head_dim=6, expand_v=1.5, safe_gate=True, lower_bound=-4.0, allow_neg_eigval=True,
                                 conv_size=3, tie_word_embeddings=True)),
@@ -37,6 +40,7 @@ FLA = {
     "hgrn2_heads": ("HGRN2", dict(num_heads=2, expand_ratio=None, use_lower_bound=False, use_short_conv=True)),
 }  # fmt: skip
 NAMES = {"retnet": ["retention"], "delta_net": ["delta_net"], "gated_deltanet": ["gated_delta_net"],
+         "gated_deltaproduct": ["gated_delta_product"],
          "rwkv6": ["rwkv6", "rwkv4_channel_mix"], "rwkv7": ["rwkv7", "rwkv7_channel_mix"], "rwkv": ["rwkv4", "rwkv4_channel_mix"], "recurrent_gemma": ["griffin"], "qwen3_moe": ["softmax"],
          "qwen3_next": ["gated_delta_net"], "qwen3_5": ["gated_delta_net"],
          "bamba": ["mamba2"], "granitemoehybrid": ["mamba2"], "falcon_mamba": ["mamba"], "jamba": ["mamba"],
@@ -121,6 +125,11 @@ def delta_product(q, k, v, g, beta, num_householder, **_):
     return naive_recurrent_gated_delta_product(unit(q), unit(k), v, g, beta, q.shape[-1] ** -0.5, num_householder=num_householder)[0], None
 
 
+def spread_delta_product(q, k, v, g, beta, **_):
+    """fla's DeltaProduct for short texts, whose layer has made a token of every step."""
+    return delta_product(q, k, v, q.new_zeros(beta.shape) if g is None else g, beta, 1)
+
+
 def by_definition(layers, monkeypatch):
     """fla's layers with fla-core's naive functions in place of kernels."""
     from fla.ops.delta_rule.naive import delta_rule_recurrence
@@ -162,6 +171,8 @@ def by_definition(layers, monkeypatch):
                               (layers.multiscale_retention, {"chunk_retention": retention, "fused_recurrent_retention": retention}),
                               (layers.delta_net, {"fused_recurrent_delta_rule": delta, "chunk_delta_rule": delta}),
                               (layers.hgrn2, {"fused_recurrent_gla": gla, "chunk_gla": gla, "rms_norm_linear": norm_linear, "swish": F.silu}),
+                              (layers.gated_deltaproduct, {"chunk_gated_delta_product": delta_product,
+                                                           "fused_recurrent_gated_delta_rule": spread_delta_product}),
                               (layers.kda, {"chunk_kda": kda, "fused_recurrent_kda": kda}),
                               (layers.gated_deltanet, {"chunk_gated_delta_rule": gated_delta,
                                                        "fused_recurrent_gated_delta_rule": gated_delta})):  # fmt: skip

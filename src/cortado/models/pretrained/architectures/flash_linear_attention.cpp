@@ -1,4 +1,4 @@
-// Models of flash-linear-attention: GLA, RetNet, DeltaNet, Gated DeltaNet, KDA, HGRN2.
+// Models of flash-linear-attention: GLA, RetNet, DeltaNet, Gated DeltaNet, Gated DeltaProduct, KDA, HGRN2.
 #include <cmath>
 
 #include "cortado/models/pretrained/renamed.h"
@@ -26,9 +26,12 @@ int64_t read_fla(JsonReader& config) {
   return config.boolean("use_short_conv", false) ? config.integer("conv_size", 1, 64, 4) : 0;
 }
 
-// q, k and v with their convolutions, which our mixers call conv_q or q_conv, and the output map.
-void map_projections(RenamedMixer& mixer, int64_t dim, int64_t keys, int64_t values, int64_t taps, bool conv_first) {
-  for (const auto& [name, width] : {std::pair("q", keys), std::pair("k", keys), std::pair("v", values)}) {
+// q, k and v with their convolutions, which our mixers call conv_q or q_conv, and the output map. A token has `steps`
+// keys and values.
+void map_projections(RenamedMixer& mixer, int64_t dim, int64_t keys, int64_t values, int64_t taps, bool conv_first,
+                     int64_t steps = 1) {
+  for (const auto& [name, width] :
+       {std::pair("q", keys), std::pair("k", steps * keys), std::pair("v", steps * values)}) {
     const std::string one = name;
     mixer.linear(one, one + "_proj", width, dim);
     if (taps > 0) mixer.convolution(conv_first ? "conv_" + one : one + "_conv", one + "_conv1d", width, taps, false);
@@ -75,10 +78,17 @@ RenamedMixer read_gated_linear(JsonReader& config, int64_t dim, bool gla) {
 
 void map_delta(RenamedMixer& mixer, int64_t dim, int64_t keys, int64_t values, int64_t taps) {
   const int64_t heads = mixer.settings.at("heads"), head = mixer.settings.at("value_head_dim");
-  map_projections(mixer, dim, keys, values, taps, /*conv_first=*/false);
-  mixer.linear("beta", "b_proj", heads, dim);
+  const int64_t steps = mixer.settings.value("steps", int64_t{1});
+  map_projections(mixer, dim, keys, values, taps, /*conv_first=*/false, steps);
+  mixer.linear("beta", "b_proj", steps * heads, dim);
   if (mixer.settings.at("output_gate") != "none") mixer.linear("gate", "g_proj", values, dim);
   mixer.map("norm.weight", "o_norm.weight", {head});
+}
+
+void map_head_decay(RenamedMixer& mixer, int64_t dim, int64_t heads) {
+  mixer.linear("decay", "a_proj", heads, dim);
+  mixer.map("a_log", "A_log", {heads});
+  mixer.map("dt_bias", "dt_bias", {heads});
 }
 
 RenamedMixer read_delta_net(JsonReader& config, int64_t dim) {
@@ -122,9 +132,27 @@ RenamedMixer read_gated_delta_net(JsonReader& config, int64_t dim) {
                                                                         : "silu"},
                       {"norm_eps", config.number("norm_eps", 0.0, 1.0, 1e-6)}});
   map_delta(mixer, dim, key_heads * head, heads * value, taps);
-  mixer.linear("decay", "a_proj", heads, dim);
-  mixer.map("a_log", "A_log", {heads});
-  mixer.map("dt_bias", "dt_bias", {heads});
+  map_head_decay(mixer, dim, heads);
+  return mixer;
+}
+
+RenamedMixer read_gated_delta_product(JsonReader& config, int64_t dim) {
+  if (!config.says("use_short_conv")) config.fail("\"use_short_conv\" is missing");
+  const int64_t taps = read_fla(config), heads = config.integer("num_heads", 1, kMostHeads, 6);
+  const int64_t head = config.integer("head_dim", 1, kMostHeads, 256), value = product(config, "expand_v", 2.0, head);
+  const bool gated = config.boolean("use_forget_gate", false);
+  RenamedMixer mixer({{"mixer", "gated_delta_product"},
+                      {"heads", heads},
+                      {"head_dim", head},
+                      {"value_head_dim", value},
+                      {"taps", taps},
+                      {"steps", config.integer("num_householder", 1, 64, 1)},
+                      {"gated", gated},
+                      {"reflect", config.boolean("allow_neg_eigval", false)},
+                      {"output_gate", config.boolean("use_output_gate", true) ? "silu" : "none"},
+                      {"norm_eps", config.number("norm_eps", 0.0, 1.0, 1e-6)}});
+  map_delta(mixer, dim, heads * head, heads * value, taps);
+  if (gated) map_head_decay(mixer, dim, heads);
   return mixer;
 }
 
@@ -239,6 +267,7 @@ std::vector<Architecture> flash_linear_attention_architectures() {
               "retnet", [](JsonReader& config, int64_t dim) { return read_gated_linear(config, dim, false); }, 2),
           architecture("delta_net", read_delta_net, 4),
           architecture("gated_deltanet", read_gated_delta_net, 4),
+          architecture("gated_deltaproduct", read_gated_delta_product, 4),
           architecture("kda", read_kda, 4),
           Architecture{"hgrn2", [](JsonReader& config) {
                          const bool bounds = config.boolean("use_lower_bound", true);
