@@ -82,7 +82,7 @@ def as_published(model):
             yield place + renamed, change(values)
 
 
-def converted_6(model, names, rescale):
+def converted_6(model, names, rescale, separate):
     mixes = {}
     for name, values in as_published(model):
         renamed = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -96,7 +96,7 @@ def converted_6(model, names, rescale):
         block = int(renamed.split(".")[1]) if renamed.startswith("blk.") else 0
         if rescale and renamed.endswith(("time_mix_output.weight", "channel_mix_value.weight")):
             values = values / 2 ** (block // rescale)
-        if "time_mix_lerp" in renamed and "lerp_x" not in renamed:
+        if "time_mix_lerp" in renamed and "lerp_x" not in renamed and not separate:
             mixes.setdefault(block, {})[renamed.split("_")[-1][0]] = values
             if len(mixes[block]) == 5:
                 yield f"blk.{block}.time_mix_lerp_fused.weight", np.stack([mixes[block][it] for it in "wkvrg"])[:, None, None]
@@ -125,8 +125,9 @@ def converted_7(model, names):
         yield renamed, values
 
 
-def write_rwkv_gguf(path, model, keys=None, rescale=0):
-    """`rescale`: the number of blocks after which RWKV-6's stream is halved."""
+def write_rwkv_gguf(path, model, keys=None, rescale=0, separate=False):
+    """`rescale`: the number of blocks after which RWKV-6's stream is halved. `separate`: RWKV-6's mixes are five tensors, as converters wrote
+    them until 2025."""
     architecture = model.config.model_type
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_tokenizer_model("no_vocab")
@@ -136,7 +137,7 @@ def write_rwkv_gguf(path, model, keys=None, rescale=0):
     known = {label: number for number, label in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(known, model.config.num_hidden_layers)
     with torch.no_grad():
-        for name, values in converted_6(model, names, rescale) if six else converted_7(model, names):
+        for name, values in converted_6(model, names, rescale, separate) if six else converted_7(model, names):
             writer.add_tensor(name, np.ascontiguousarray(values), raw_dtype=F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -34,6 +34,14 @@ def test_halved_blocks(made, cortado, build, tmp_path):
     check_imported(model, tmp_path, build)
 
 
+@pytest.mark.mechanism("rwkv6", "rwkv4_channel_mix")
+def test_five_mixes(made, cortado, build, tmp_path):
+    model = made("rwkv6_wide")
+    done = cortado("import", write_rwkv_gguf(tmp_path / "model.gguf", model, separate=True), "--out", tmp_path / "ours")
+    assert done.returncode == 0, done.stderr
+    check_imported(model, tmp_path, build)
+
+
 def of(name, *more):
     """A case that needs the model's mechanisms."""
     return pytest.param(name, *more, marks=needs(name).marks)

@@ -20,6 +20,7 @@
 #include "cortado/models/narrow_weights.h"
 #include "cortado/models/pretrained/folder.h"
 #include "cortado/models/pretrained/pretrained.h"
+#include "cortado/models/pretrained/rwkv_published.h"
 #include "cortado/tokenizers/import.h"
 
 namespace cortado {
@@ -122,7 +123,7 @@ bool is_foreign_config(const std::string& folder) {
 
 bool is_pretrained(const std::string& path) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return is_foreign_config(path);
+  if (fs::is_directory(path, ignored)) return is_foreign_config(path) || is_published_rwkv(bare_tensors(path));
   return fs::is_regular_file(path, ignored) && is_gguf(path);
 }
 

@@ -87,9 +87,9 @@ const std::string kText =
 // are sizes that are not multiples of 16 (see above), including one gate per head, and torch's matrix products over all
 // rows at once.
 bool exact(const std::string& mixer) {
-  static const std::set<std::string> kNot = {"performer", "exact_chunked", "s5",     "luna", "gated_delta_net",
-                                             "kda",       "delta_net",     "mamba2", "mla",  "parallel_hybrid",
-                                             "rwkv7"};
+  static const std::set<std::string> kNot = {
+      "performer", "exact_chunked", "s5",  "luna",  "gated_delta_net", "gated_delta_product", "mamba3",
+      "kda",       "delta_net",     "mla", "rwkv7", "mamba2",          "parallel_hybrid"};
   const Json settings = parse_json(mixer, "test");
   const std::string name = settings.at("mixer");
   Json first = {{"mixer", name}};

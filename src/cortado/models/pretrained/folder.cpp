@@ -47,6 +47,13 @@ void add_shards(const std::string& folder, const std::string& index, NamedViews&
   }
 }
 
+// The Python that writes the tensors of a file in PyTorch's own format to model.safetensors.
+std::string lines_that_convert(const std::string& folder, const std::string& file) {
+  return concat("import torch; from safetensors.torch import save_file; save_file({k: v.contiguous().clone() for k, v in torch.load(\"",
+                folder, "/", file, "\", map_location=\"cpu\", weights_only=True).items()}, \"", folder,
+                "/model.safetensors\")");
+}
+
 // Says how to get safetensors, if the folder has the weights in PyTorch's own format. transformers knows the models
 // whose config has a type; mamba_ssm's are one file.
 void refuse_pickled(const std::string& folder) {
@@ -58,9 +65,7 @@ void refuse_pickled(const std::string& folder) {
   fail_input_if(typed || !one, begin, "from transformers import AutoModelForCausalLM; ",
                 "AutoModelForCausalLM.from_pretrained(\"", folder, "\", dtype=\"auto\").save_pretrained(\"", folder,
                 "\", safe_serialization=True)");
-  fail_input_if(true, begin, "import torch; from safetensors.torch import save_file; save_file({k: v.clone() for k, v ",
-                "in torch.load(\"", folder, "/pytorch_model.bin\", weights_only=True).items()}, \"", folder,
-                "/model.safetensors\")");
+  fail_input_if(true, begin, lines_that_convert(folder, "pytorch_model.bin"));
 }
 
 }  // namespace
@@ -82,6 +87,25 @@ std::map<std::string, Tensor> folder_tensors(const std::string& folder) {
                   "model.safetensors.index.json; other kinds of weights are not read");
     add_file(single, nullptr, tensors);
   }
+  return tensors;
+}
+
+std::map<std::string, Tensor> bare_tensors(const std::string& folder) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored) || is_there(folder + "/config.json")) return {};
+  std::vector<std::filesystem::path> found, pickled;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string kind = entry.path().extension().string();
+    if (kind == ".safetensors" || kind == ".st") found.push_back(entry.path());
+    if (kind == ".pth") pickled.push_back(entry.path());
+  }
+  if (found.empty() && pickled.size() == 1) {
+    const std::string name = pickled.front().filename().string();
+    fail_input_if(true, "[import] ", folder, " has its weights in ", name, ", which is not read. In Python, these lines ",
+                  "write model.safetensors: ", lines_that_convert(folder, name));
+  }
+  NamedViews tensors;
+  if (found.size() == 1) add_file(found.front().string(), nullptr, tensors);
   return tensors;
 }
 

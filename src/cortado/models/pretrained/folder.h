@@ -15,4 +15,8 @@ Json folder_config(const std::string& folder);
 // Views of the tensors in the mapped files. Throws InputError for missing and damaged files.
 std::map<std::string, Tensor> folder_tensors(const std::string& folder);
 
+// Views of the tensors of a folder without config.json that has one file NAME.safetensors or NAME.st; empty for other
+// folders. Throws InputError, which says how to get such a file, if the folder has a .pth file in its place.
+std::map<std::string, Tensor> bare_tensors(const std::string& folder);
+
 }  // namespace cortado

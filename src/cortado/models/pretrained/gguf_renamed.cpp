@@ -300,6 +300,7 @@ TheirTensors tensors_of(const std::shared_ptr<const GgufFile>& file, const Renam
     const GgufTensor& found = *file->find(form.name);
     return form.index ? GgufFile::read(found, *form.index) : GgufFile::read(found).view(form.shape);
   };
+  join_rwkv6_mixes(tensors);
   return tensors;
 }
 

@@ -49,6 +49,8 @@ RenamedWeights gguf_weights(const RenamedModel& folder, const GgufLayout& layout
 RenamedModel gguf_folder_model(const Json& config, const GgufLayout& layout, const std::string& place);
 // gguf_weights() of RWKV.
 RenamedWeights gguf_rwkv_weights(const RenamedModel& folder, const GgufLayout& layout);
+// Early files of RWKV-6 have a tensor per mix: shows the five of each block as the one that later files have.
+void join_rwkv6_mixes(TheirTensors& tensors);
 
 // nullopt for an architecture that is not read like this.
 std::optional<RenamedSource> renamed_gguf(const std::shared_ptr<const GgufFile>& file);

@@ -131,6 +131,30 @@ RenamedWeights gguf_rwkv_weights(const RenamedModel& folder, const GgufLayout& l
   return weights;
 }
 
+void join_rwkv6_mixes(TheirTensors& tensors) {
+  std::map<std::string, Tensors> joined;
+  for (int64_t block = 0;; ++block) {
+    const std::string mix = concat("blk.", block, ".time_mix_lerp_");
+    Tensors rows;
+    for (const char* which : {"w", "k", "v", "r", "g"}) {
+      const std::string name = concat(mix, which, ".weight");
+      if (!tensors.kinds.contains(name)) break;
+      const int64_t size = c10::multiply_integers(tensors.kinds.at(name).shape);
+      if (!rows.empty() && size != rows[0].numel()) break;
+      rows.push_back(tensors.read({.name = name, .shape = {1, 1, size}}));
+    }
+    if (rows.size() != 5) break;
+    for (const char* which : {"w", "k", "v", "r", "g"}) tensors.kinds.erase(concat(mix, which, ".weight"));
+    tensors.kinds[mix + "fused.weight"] = {{5, 1, 1, rows[0].size(2)}, rows[0].scalar_type()};
+    joined[mix + "fused.weight"] = rows;
+  }
+  if (joined.empty()) return;
+  tensors.read = [=, others = tensors.read](const TheirTensor& form) {
+    const auto found = joined.find(form.name);
+    return found == joined.end() ? others(form) : at::stack(found->second);
+  };
+}
+
 void read_gguf_rwkv6(GgufKeys& keys, GgufConfig& read) {
   read_rwkv_block(keys, read, 2);
   keys.copy(kRwkv6Names, read.config);

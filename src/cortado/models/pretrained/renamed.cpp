@@ -11,6 +11,7 @@
 #include "cortado/models/pretrained/gguf_renamed.h"
 #include "cortado/models/pretrained/pretrained.h"
 #include "cortado/models/pretrained/quantised.h"
+#include "cortado/models/pretrained/rwkv_published.h"
 
 namespace cortado {
 
@@ -181,12 +182,34 @@ void set_source(RenamedModel& model, const std::string& source, const std::strin
   model.config.name = utf8_valid_prefix(name) == name.size() ? name : "imported";
 }
 
+std::string name_of_folder(const std::string& folder) {
+  return std::filesystem::path(folder + "/.").lexically_normal().parent_path().filename().string();
+}
+
+// The authors' RWKV, whose tensors say its sizes; nullopt for tensors of other models.
+std::optional<RenamedSource> published_rwkv(const std::map<std::string, Tensor>& tensors, const std::string& folder) {
+  if (!is_published_rwkv(tensors)) return std::nullopt;
+  PublishedRwkv read = read_published_rwkv(tensors, folder);
+  set_source(read.model, folder, name_of_folder(folder));
+  return RenamedSource{read.model, [views = read.tensors] {
+                         TheirTensors all;
+                         for (const auto& [name, view] : views) all.kinds[name] = {view.sizes().vec(), view.scalar_type()};
+                         all.read = [=](const TheirTensor& form) {
+                           const Tensor& view = views.at(form.name);
+                           return form.index ? view.select(0, *form.index) : view;
+                         };
+                         return all;
+                       }};
+}
+
 std::optional<RenamedSource> renamed_folder(const std::string& folder) {
   JsonReader config(folder_config(folder), folder + "/config.json");
+  if (config.text("model_type", "") == "rwkv6") {
+    if (auto published = published_rwkv(folder_tensors(folder), folder)) return published;
+  }
   auto model = read_architecture(config);
   if (!model) return std::nullopt;
-  set_source(*model, config.place(),
-             std::filesystem::path(folder + "/.").lexically_normal().parent_path().filename().string());
+  set_source(*model, config.place(), name_of_folder(folder));
   const BlockScales sizes = read_quantisation(config);
   return RenamedSource{*model, [=] {
                          auto views = folder_tensors(folder);
@@ -205,6 +228,7 @@ std::optional<RenamedSource> renamed_folder(const std::string& folder) {
 std::optional<RenamedSource> renamed_source(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path + "/config.json", ignored)) return renamed_folder(path);
+  if (std::filesystem::is_directory(path, ignored)) return published_rwkv(bare_tensors(path), path);
   if (!std::filesystem::is_regular_file(path, ignored) || !is_gguf(path)) return std::nullopt;
   auto source = renamed_gguf(std::make_shared<const GgufFile>(path));
   if (source) set_source(source->model, path, std::filesystem::path(path).stem().string());
