@@ -897,6 +897,67 @@ class Mamba2(Mixer):
     ) -> None: ...
 
 
+class Mamba3(Mixer):
+    """mamba3: state space. Mamba-3 (Lahoti et al. 2026).
+
+        S_t = a_t S_{t-1} + a_t (1 - l_t) dt_t B_{t-1} x_{t-1}' + l_t dt_t B_t x_t', y_t = S_t' C_t + D x_t, with turned B, C
+
+    Forms: causal. State per layer, in numbers: E (N + 1) + H (rank N + N/4 + 1), E = 2 D.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads per layer.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        expand (int from 1 to 64): Inner width as a multiple of dim. Default: 2.
+        width (int from 1 to 2^20): Inner width, summed over the heads, in place of expand. Unless given, expand *
+            dim. Default: set by the sizes: 128 for dim=64 and heads=4.
+        groups (int from 1 to 65536): Groups of heads that share B and C; each head has its own biases. Default:
+            1.
+        state (int from 1 to 65536): State size N: keys per head. Default: 128.
+        rotary_fraction (float from 0 to 1): Share of the state's N channels that turn, the first ones, in pairs.
+            Default: 0.5.
+        rank (int from 1 to 256): Rank R: outer products per token that the state is written with, and reads of
+            it. 1: SISO; more: MIMO. Default: 1.
+        decay_min (float from 0 to 1000): Smallest decay rate: the softplus that gives -A is raised to it.
+            Default: 0.0001.
+        norm ("before_gate" or "none"): Whether an RMSNorm of each head is before the output's gate. Default:
+            "none".
+        norm_eps (float from 0 to 1): Epsilon of that norm. Default: 1e-05.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.Mamba3(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        expand: int = 2,
+        width: int | None = None,
+        groups: int = 1,
+        state: int = 128,
+        rotary_fraction: float = 0.5,
+        rank: int = 1,
+        decay_min: float = 0.0001,
+        norm: Literal["before_gate", "none"] = "none",
+        norm_eps: float = 1e-05,
+    ) -> None: ...
+
+
 class RWKV4(Mixer):
     """rwkv4: recurrence. RWKV (Peng et al. 2023) eq. 11-16.
 
@@ -1295,6 +1356,130 @@ class KDA(Mixer):
         gate_rank: int | None = None,
         gate_bias: bool = False,
         lower_bound: float | None = None,
+    ) -> None: ...
+
+
+class GDN2(Mixer):
+    """gdn2: delta rule. Gated DeltaNet-2 (Hatamizadeh et al. 2026).
+
+        P = diag(a_t) S_{t-1}, S_t = P + k_t (w_t v_t - P' (b_t k_t))', o_t = S_t' q_t
+
+    Forms: causal. State per layer, in numbers: H K V + (taps-1) H (2 K + V), K = V = d.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads of values and of the state.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        key_heads (int from 1 to 65536): Heads of queries and keys, which divide heads. Unless given, heads.
+            Default: set by the sizes: 4 for dim=64 and heads=4.
+        head_dim (int from 1 to 65536): Channels per head of queries and keys. Unless given, dim / heads, rounded
+            down. Default: set by the sizes: 16 for dim=64 and heads=4.
+        value_head_dim (int from 1 to 65536): Channels per head of values. Unless given, head_dim. Default: set by
+            the sizes: 16 for dim=64 and heads=4.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 4.
+        reflect (bool): Erase gates from 0 to 2 instead of 0 to 1, so that transitions may have negative
+            eigenvalues. Default: False.
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorm over each head's output. Default: 1e-05.
+        output_gate ("none", "silu" or "sigmoid"): Function act of the output's gate: the normalised output times
+            act(W_g x). "none": no gate. Default: "sigmoid".
+        gate_rank (int from 1 to 65536): Rank of the maps to the decays and to the output's gate. Unless given,
+            value_head_dim. Default: set by the sizes: 16 for dim=64 and heads=4.
+        gate_bias (bool): Whether the map to the output's gate has a bias. Default: True.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.GDN2(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        key_heads: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        taps: int | None = 4,
+        reflect: bool = False,
+        norm_eps: float = 1e-05,
+        output_gate: Literal["none", "silu", "sigmoid"] = "sigmoid",
+        gate_rank: int | None = None,
+        gate_bias: bool = True,
+    ) -> None: ...
+
+
+class GatedDeltaProduct(Mixer):
+    """gated_delta_product: delta rule. DeltaProduct (Siems et al. 2025).
+
+        S = a_t S_{t-1}, n times: S = S + k_tj beta_tj (v_tj - S' k_tj)', S_t = S, o_t = S_t' q_t
+
+    Forms: causal. State per layer, in numbers: H K V + (taps-1) H (K + steps (K + V)), K = 3/4 d, V = 2 K.
+
+    Args:
+        dim: Width D of the input and of the output.
+        heads: Heads of values and of the state.
+        layer: Number of this layer in its model, from 0. Some initialisations depend on it.
+        layers: Layers of that model.
+        causal: False: the bidirectional form of mechanisms that have one. It has no state.
+        device: Device of the weights.
+        dtype: Type of the weights.
+        key_heads (int from 1 to 65536): Heads of queries and keys, which divide heads. Unless given, heads.
+            Default: set by the sizes: 4 for dim=64 and heads=4.
+        head_dim (int from 1 to 65536): Channels per head of queries and keys. Unless given, 3/4 dim / heads,
+            rounded down. Default: set by the sizes: 12 for dim=64 and heads=4.
+        value_head_dim (int from 1 to 65536): Channels per head of values. Unless given, 2 head_dim. Default: set
+            by the sizes: 24 for dim=64 and heads=4.
+        taps (int from 0 to 64, or None): Tokens per short causal convolution after each of q, k and v. 0 or None:
+            no convolution. Default: 4.
+        steps (int from 1 to 64): Delta steps per token, each with its own key, value and write strength. Default:
+            2.
+        reflect (bool): Write strengths from 0 to 2 instead of 0 to 1, so that transitions may have negative
+            eigenvalues. Default: True.
+        norm_eps (float from 0 to 1): Epsilon of the RMSNorm over each head's output. Default: 1e-05.
+        output_gate ("none", "silu" or "sigmoid"): Function act of the output's gate: the normalised output times
+            act(W_g x). "none": no gate. Default: "silu".
+        gated (bool): Whether the state decays once per token, at one rate per head. Default: True.
+
+    Raises:
+        ValueError: A setting is wrong, or is not this mechanism's.
+
+    Example:
+        >>> layer = cortado.nn.GatedDeltaProduct(64, heads=4)
+        >>> y, state = layer(torch.randn(2, 16, 64))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        layer: int = 0,
+        layers: int = 1,
+        causal: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        key_heads: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        taps: int | None = 4,
+        steps: int = 2,
+        reflect: bool = True,
+        norm_eps: float = 1e-05,
+        output_gate: Literal["none", "silu", "sigmoid"] = "silu",
+        gated: bool = True,
     ) -> None: ...
 
 

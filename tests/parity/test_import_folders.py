@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 import transformers
-from linear_models import SIZES, model_of
+from linear_models import SIZES, model_of, random_weights
 from pretrained_models import make_model
 from safetensors.torch import load_file, save_file
 from test_import_linear import check_imported
@@ -192,3 +192,45 @@ def test_scales_that_do_not_fit(refused, tmp_path):
     assert "x_scale_inv has scales for no matrix" in line({"x_scale_inv": scales.clone()})
     (tmp_path / "theirs" / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "quantization_config"}))
     assert "has floats of 8 bits" in line({})
+
+
+IMAGES = {
+    "gemma3": (transformers.Gemma3ForConditionalGeneration, dict(model_type="siglip_vision_model", hidden_size=16, intermediate_size=8, num_hidden_layers=1,
+                                                                 num_attention_heads=2, image_size=28, patch_size=14)),
+    "mistral3": (transformers.Mistral3ForConditionalGeneration, dict(model_type="pixtral", hidden_size=16, intermediate_size=8, num_hidden_layers=1,
+                                                                     num_attention_heads=2, head_dim=8, image_size=28, patch_size=14)),
+}  # fmt: skip
+
+
+@pytest.mark.mechanism("softmax", "sliding_window")
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_text_part_of_a_model_with_images(name, published, cortado, build, tmp_path):
+    """`published`: by the names of tensors that transformers had when these models came out."""
+    kind, vision = IMAGES[name]
+    text = make_model("gemma3_text" if name == "gemma3" else "mistral_full")[0].config.to_dict()
+    model = kind(kind.config_class(text_config=text, vision_config=vision, mm_tokens_per_image=1, image_token_index=5, attn_implementation="eager")).eval()
+    random_weights(model)
+    model.save_pretrained(tmp_path / "theirs")
+    if published:
+        tensors = load_file(tmp_path / "theirs" / "model.safetensors")
+        save_file({key.replace("model.language_model.", "language_model.model.").replace("model.vision_tower.", "vision_tower."): tensor
+                   for key, tensor in tensors.items()}, tmp_path / "theirs" / "model.safetensors")  # fmt: skip
+    done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
+    assert done.returncode == 0 and "left out: multi_modal_projector. (" in done.stdout + done.stderr, done.stderr
+    check_imported(model, tmp_path, build)
+
+
+@pytest.mark.mechanism("softmax", "sliding_window")
+def test_a_text_part_that_says_little(cortado, tmp_path):
+    """Google's folders of Gemma-3 say only what differs from the class's defaults."""
+    text = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=2, model_type="gemma3_text", sliding_window=7)
+    model = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**text))
+    model.save_pretrained(tmp_path / "theirs")
+    tensors = load_file(tmp_path / "theirs" / "model.safetensors")
+    save_file({key.replace("model.", "language_model.model."): tensor for key, tensor in tensors.items()}, tmp_path / "theirs" / "model.safetensors")
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text, "vision_config": {}}))
+    done = cortado("import", tmp_path / "theirs", "--out", tmp_path / "ours")
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert config["vocabulary"] == 262208 and config["embedding"]["tied"] and config["mixer"]["heads"] == 8, config

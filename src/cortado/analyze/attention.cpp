@@ -158,8 +158,9 @@ PairWeights pair_weights(Mixer& mixer, const at::Tensor& x, int64_t heads) {
     fail_input_if(dynamic_cast<const Mixer*>(part.get()) != nullptr, "[analyze] ", mixer.name(),
                   " gives its values no weights of tokens: it adds the outputs of several mixers");
   }
-  fail_input_if(mixer.name() == "mamba3",
-                "[analyze] mamba3 gives its values no weights of tokens: each step of its scan writes the token before");
+  fail_input_if(
+      mixer.name() == "mamba3",
+      "[analyze] mamba3 gives its values no weights of tokens: each step of its scan writes the token before");
   const at::AutoGradMode grad(true);
   const at::Tensor input = x.detach().requires_grad_(true);
   const auto calls = captured([&] { mixer.forward(input, Batch{}, nullptr); });
@@ -169,8 +170,9 @@ PairWeights pair_weights(Mixer& mixer, const at::Tensor& x, int64_t heads) {
     if (weights.defined() && explains(path, weights, heads)) return {weights, true};
   }
   const ValuePath path = through("b", calls);
-  fail_input_if(!path.defined() || path.values.dim() != 3 || path.values.is_complex() || path.values.size(1) != x.size(1),
-                "[analyze] ", mixer.name(), " gives its values no weights of tokens");
+  fail_input_if(
+      !path.defined() || path.values.dim() != 3 || path.values.is_complex() || path.values.size(1) != x.size(1),
+      "[analyze] ", mixer.name(), " gives its values no weights of tokens");
   return {mean_derivative(path, heads), false};
 }
 

@@ -27,8 +27,9 @@ std::vector<DecoderFamily> phi3_families();
 
 // The values of keys that a config lacks.
 struct DecoderDefaults {
-  std::optional<int64_t> kv_heads = {};  // nullopt: as many as heads
-  std::optional<int64_t> head_dim = {};  // nullopt: hidden_size / num_attention_heads
+  std::optional<int64_t> vocabulary = {}, heads = {};  // nullopt: the config must say them
+  std::optional<int64_t> kv_heads = {};                // nullopt: as many as heads
+  std::optional<int64_t> head_dim = {};                // nullopt: hidden_size / num_attention_heads
   double norm_eps = 1e-6;
   bool tied = false;
 };

@@ -49,9 +49,10 @@ void add_shards(const std::string& folder, const std::string& index, NamedViews&
 
 // The Python that writes the tensors of a file in PyTorch's own format to model.safetensors.
 std::string lines_that_convert(const std::string& folder, const std::string& file) {
-  return concat("import torch; from safetensors.torch import save_file; save_file({k: v.contiguous().clone() for k, v in torch.load(\"",
-                folder, "/", file, "\", map_location=\"cpu\", weights_only=True).items()}, \"", folder,
-                "/model.safetensors\")");
+  return concat(
+      "import torch; from safetensors.torch import save_file; save_file({k: v.contiguous().clone() for k, v in "
+      "torch.load(\"",
+      folder, "/", file, "\", map_location=\"cpu\", weights_only=True).items()}, \"", folder, "/model.safetensors\")");
 }
 
 // Says how to get safetensors, if the folder has the weights in PyTorch's own format. transformers knows the models
@@ -101,7 +102,8 @@ std::map<std::string, Tensor> bare_tensors(const std::string& folder) {
   }
   if (found.empty() && pickled.size() == 1) {
     const std::string name = pickled.front().filename().string();
-    fail_input_if(true, "[import] ", folder, " has its weights in ", name, ", which is not read. In Python, these lines ",
+    fail_input_if(true, "[import] ", folder, " has its weights in ", name,
+                  ", which is not read. In Python, these lines ",
                   "write model.safetensors: ", lines_that_convert(folder, name));
   }
   NamedViews tensors;

@@ -1,5 +1,6 @@
-// GGUF files of hybrids with experts: Nemotron-H and Nemotron-3, Kimi Linear.
+// GGUF files of hybrids with experts: Nemotron-H and Nemotron-3, Kimi Linear, MiniMax-01, gpt-oss.
 #include "cortado/models/pretrained/gguf_export_parts.h"
+#include "cortado/models/pretrained/rope.h"
 
 namespace cortado {
 namespace {
@@ -144,6 +145,82 @@ void describe_kimi_linear(RenamedFile& made) {
   made.file.put_whole("attention.value_length", rank);
   made.file.put_whole("attention.key_length_mla", head + shared);
   made.file.put_whole("leading_dense_block_count", dense);
+}
+
+// The file has a factor of the stream, and its branches have none. Here the embedding is divided by the factor, and the
+// branches and the norms' epsilon are (architectures/minimax.cpp).
+void describe_minimax(RenamedFile& made) {
+  const ModelConfig& ours = made.ours;
+  const FeedForwardConfig& mixture = ours.feed_forward;
+  const double stream = 1 / ours.embedding_scale.value_or(1), experts = stream * mixture.experts.scale;
+  put_attention(made);
+  put_rope_of(made);
+  std::vector<bool> recurrent;
+  for (const Json& layer : ours.layers) {
+    recurrent.push_back(layer["mixer"] != "softmax");
+    made.config["layer_types"].push_back(recurrent.back() ? "linear_attention" : "full_attention");
+  }
+  made.config.update({{"model_type", "minimax"},
+                      {"intermediate_size", mixture.dim},
+                      {"num_local_experts", mixture.experts.count},
+                      {"num_experts_per_tok", mixture.experts.per_token}});
+  made.put(kHeadNames);
+  made.file.put("attention.recurrent_layers", recurrent);
+  made.file.put_number("residual_scale", stream);
+  made.file.put_whole("feed_forward_length", mixture.dim);
+  made.file.put_whole("expert_count", mixture.experts.count);
+  made.file.put_whole("expert_used_count", mixture.experts.per_token);
+  made.plain = ours;
+  made.plain->embedding_scale.reset();
+  made.plain->norm_eps = made.config["rms_norm_eps"];
+  made.plain->feed_forward.experts.scale = 1;
+  made.factor = [=](const std::string& weight) {
+    if (weight.ends_with(".mixer.norm.weight")) return stream;  // lightning attention's
+    if (weight.ends_with(".down.weight")) return experts;
+    const bool softmax = weight.ends_with(".mixer.o.weight") && !recurrent[std::stoul(weight.substr(7))];
+    return softmax ? stream : 1.0;
+  };
+}
+
+namespace {
+
+// Files of gpt-oss do not say that yarn's bounds are no whole channels. (llama.cpp rounds them.)
+void put_gpt_oss_scaling(RotaryScaling scaling, GgufModel& file) {
+  expect_in_llama_cpp(!scaling.truncate, "yarn with \"truncate\" in gpt-oss");
+  scaling.truncate = true;
+  put_gguf_scaling(scaling, file);
+}
+
+}  // namespace
+
+void describe_gpt_oss(RenamedFile& made) {
+  const ModelConfig& ours = made.ours;
+  const Json &full = layer_of(ours, "softmax"), &sliding = layer_of(ours, "sliding_window");
+  const FeedForwardConfig& mixture = ours.feed_forward;
+  expect_in_llama_cpp(full.value("sinks", false), "model with windows and experts, but for gpt-oss");
+  expect_in_llama_cpp(full.value("bias", false) && mixture.bias, "gpt-oss without biases");
+  expect_in_llama_cpp(!ours.tied, "head of gpt-oss that is the embedding");
+  put_attention(made);
+  made.put(kHeadNames);
+  made.layout.feed_forward_norm = "post_attention_norm";
+  Json rope = rope_scaling_json(ours.rope_scaling);
+  if (rope.is_null()) rope = {{"rope_type", "default"}};
+  rope["rope_theta"] = ours.rope_theta;
+  made.config.update({{"model_type", "gpt_oss"},
+                      {"rope_parameters", rope},
+                      {"intermediate_size", mixture.dim},
+                      {"num_local_experts", mixture.experts.count},
+                      {"num_experts_per_tok", mixture.experts.per_token},
+                      {"attention_bias", true},
+                      {"sliding_window", sliding["window"]}});
+  made.file.put_number("rope.freq_base", ours.rope_theta);
+  made.file.put_whole("rope.dimension_count", made.config["head_dim"].get<int64_t>());
+  if (ours.rope_scaling.type != RotaryScaling::Type::kNone) put_gpt_oss_scaling(ours.rope_scaling, made.file);
+  made.file.put_whole("attention.sliding_window", sliding["window"]);
+  made.file.put_whole("feed_forward_length", mixture.dim);
+  made.file.put_whole("expert_feed_forward_length", mixture.dim);
+  made.file.put_whole("expert_count", mixture.experts.count);
+  made.file.put_whole("expert_used_count", mixture.experts.per_token);
 }
 
 }  // namespace cortado

@@ -62,6 +62,8 @@ void describe_qwen3_5(RenamedFile& made);
 // gguf_export_experts.cpp
 void describe_nemotron_h(RenamedFile& made);
 void describe_kimi_linear(RenamedFile& made);
+void describe_minimax(RenamedFile& made);
+void describe_gpt_oss(RenamedFile& made);
 // gguf_export_falcon.cpp
 void describe_falcon_h1(RenamedFile& made);
 // gguf_export_rwkv.cpp

@@ -11,8 +11,9 @@ namespace cortado {
 namespace {
 
 // Granite's blocks are multiplied by a factor, which is in our norms' epsilon (mamba_hybrids.cpp). That of Mamba-2's own
-// norms tells the factor.
+// norms tells the factor. MiniMax-01's stream is, and the embedding tells its factor.
 double own_epsilon(const ModelConfig& ours, const std::string& architecture) {
+  if (architecture == "minimax-01") return ours.norm_eps / std::pow(ours.embedding_scale.value_or(1), 2);
   return architecture == "granitehybrid" ? layer_of(ours, "mamba2").value("norm_eps", 1e-5) : ours.norm_eps;
 }
 
@@ -51,6 +52,8 @@ const std::vector<WrittenArchitecture>& written_architectures() {
       {"granitehybrid", {"mamba2", "softmax"}, {}, describe_granite_hybrid},
       {"falcon-h1", {"parallel_hybrid"}, false, describe_falcon_h1},
       {"kimi-linear", {"kda", "mla"}, {}, describe_kimi_linear},
+      {"minimax-01", {"lightning", "softmax"}, true, describe_minimax},
+      {"gpt-oss", {"softmax", "sliding_window"}, true, describe_gpt_oss},
       {"olmo2", {"softmax"}, false, describe_olmo2},
       {"olmo2", {"softmax", "sliding_window"}, false, describe_olmo3},
       {"qwen3moe", {"softmax"}, true, describe_qwen3_moe},

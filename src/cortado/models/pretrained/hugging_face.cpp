@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 
 #include "cortado/base/error.h"
@@ -28,9 +29,9 @@ void read_windows(JsonReader& config, PretrainedDecoder& decoder, std::optional<
 void read_decoder_sizes(JsonReader& config, PretrainedDecoder& decoder, const DecoderDefaults& defaults) {
   ModelConfig& model = decoder.model;
   AttentionSettings& attention = decoder.attention;
-  model.vocabulary = config.integer("vocab_size", 1, int64_t{1} << 31);
+  model.vocabulary = config.integer("vocab_size", 1, int64_t{1} << 31, defaults.vocabulary);
   model.dim = config.integer("hidden_size", 1, 1 << 20);
-  attention.heads = config.integer("num_attention_heads", 1, 65536);
+  attention.heads = config.integer("num_attention_heads", 1, 65536, defaults.heads);
   // null: as many as heads; absent: the class's default.
   const bool said = config.says("num_key_value_heads");
   attention.kv_heads = config.integer("num_key_value_heads", 1, 65536,
@@ -78,22 +79,66 @@ const DecoderFamily& family_of(JsonReader& config) {
     if (family.type == type) return family;
     known += family.type + ", ";
   }
-  config.fail("models of type \"", type, "\" are not supported; supported: ", known, renamed_types());
+  config.fail("models of type \"", type, "\" are not supported; supported: ", known, "gemma3, mistral3, ",
+              renamed_types());
+}
+
+// Models that also read images: the text part's config is in "text_config".
+bool has_images(JsonReader& config) {
+  const std::string type = config.text("model_type", "none");
+  return type == "gemma3" || type == "mistral3";
+}
+
+JsonReader text_config(JsonReader& config) {
+  Json text = config.object("text_config");
+  if (config.says("tie_word_embeddings")) text["tie_word_embeddings"] = config.any("tie_word_embeddings");
+  return {text, config.place() + ".text_config"};
+}
+
+// Keeps the text part's tensors, by the names that a model of text has. Returns what is left out: "vision_tower. (12
+// tensors)".
+std::string keep_text(std::map<std::string, Tensor>& tensors) {
+  static const std::vector<std::pair<std::string, std::string>> kNames = {{"model.language_model.", "model."},
+                                                                          {"language_model.model.", "model."},
+                                                                          {"language_model.lm_head.", "lm_head."}};
+  std::map<std::string, Tensor> text;
+  std::map<std::string, int64_t> others;
+  for (const auto& [name, tensor] : tensors) {
+    const auto part = std::ranges::find_if(kNames, [&](const auto& it) { return name.starts_with(it.first); });
+    if (part != kNames.end()) {
+      text[part->second + name.substr(part->first.size())] = tensor;
+    } else if (name.starts_with("lm_head.")) {
+      text[name] = tensor;
+    } else {
+      const std::string inside = name.starts_with("model.") ? name.substr(6) : name;
+      ++others[inside.substr(0, inside.find('.') + 1)];
+    }
+  }
+  tensors = std::move(text);
+  std::string list;
+  for (const auto& [part, count] : others) list += concat(list.empty() ? "" : ", ", part, " (", count, " tensors)");
+  return list;
 }
 
 }  // namespace
 
 PretrainedSource open_hugging_face(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  JsonReader config(folder_config(folder), path);
+  JsonReader whole(folder_config(folder), path);
+  const bool images = has_images(whole);
+  JsonReader config = images ? text_config(whole) : whole;
   const DecoderFamily& family = family_of(config);
-  BlockScales blocks = read_quantisation(config);
+  BlockScales blocks = read_quantisation(whole);
   PretrainedDecoder decoder;
   decoder.source = path;
   decoder.model.name = std::filesystem::path(folder + "/.").lexically_normal().parent_path().filename().string();
   family.read(config, decoder);
   PretrainedSource source{decoder, &PretrainedWeight::hugging_face};
   auto tensors = folder_tensors(folder);
+  if (images) {
+    source.left_out = keep_text(tensors);
+    source.decoder.model.tied |= !tensors.contains("lm_head.weight");  // the class's default, which configs leave out
+  }
   blocks.take(tensors, folder);
   if (family.rename) {
     for (auto& [name, tensor] : tensors) tensor = blocks.decode(name, tensor);
@@ -109,7 +154,7 @@ PretrainedSource open_hugging_face(const std::string& folder) {
     return decoder.gemma() && weight.is_norm() ? tensor.to(at::kFloat) + 1 : tensor;
   };
   // Tables of old Llamas, and a tied head that is stored anyway.
-  source.is_idle = [tied = decoder.model.tied](const std::string& name) {
+  source.is_idle = [tied = source.decoder.model.tied](const std::string& name) {
     return name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
   };
   return source;

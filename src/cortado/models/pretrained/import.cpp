@@ -183,7 +183,7 @@ PretrainedModel read_pretrained(const PretrainedSource& source, const ReadWeight
   fail_input_if(heads % kv_heads != 0, "[import] ", decoder.source, ": ", heads, " heads are not a multiple of ",
                 kv_heads, " key heads");
   check_tensors(source);
-  PretrainedModel model{decoder.config(), {}};
+  PretrainedModel model{decoder.config(), {}, source.left_out};
   int64_t done = 0, total = 0;
   visit_weights(decoder, [&](const PretrainedWeight& weight) { total += c10::multiply_integers(weight.shape); });
   visit_weights(decoder, [&](const PretrainedWeight& weight) {

@@ -64,6 +64,7 @@ struct PretrainedSource {
   std::function<Tensor(const PretrainedWeight&)> read = {};
   // Whether a tensor may be present and is ignored.
   std::function<bool(const std::string& name)> is_idle = {};
+  std::string left_out = {};  // see PretrainedModel
 };
 
 // Opens a folder with config.json and model.safetensors, or shards with model.safetensors.index.json, of Llama or one of

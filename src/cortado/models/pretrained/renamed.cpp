@@ -193,7 +193,8 @@ std::optional<RenamedSource> published_rwkv(const std::map<std::string, Tensor>&
   set_source(read.model, folder, name_of_folder(folder));
   return RenamedSource{read.model, [views = read.tensors] {
                          TheirTensors all;
-                         for (const auto& [name, view] : views) all.kinds[name] = {view.sizes().vec(), view.scalar_type()};
+                         for (const auto& [name, view] : views)
+                           all.kinds[name] = {view.sizes().vec(), view.scalar_type()};
                          all.read = [=](const TheirTensor& form) {
                            const Tensor& view = views.at(form.name);
                            return form.index ? view.select(0, *form.index) : view;

@@ -12,28 +12,18 @@ namespace cortado {
 namespace {
 
 // Beginnings of names in the authors' files, in transformers' folders of RWKV-6, and here, in this order.
-const std::vector<std::pair<std::string, std::string>> kBeginnings = {{"rwkv.blocks.", "blocks."},
-                                                                      {"rwkv.embeddings.", "emb."},
-                                                                      {"rwkv.ln_out.", "ln_out."},
-                                                                      {"emb.", "model.embeddings."},
-                                                                      {"ln_out.", "model.norm."},
-                                                                      {"head.", "lm_head."},
-                                                                      {"blocks.", "model.layers."}};
+const std::vector<std::pair<std::string, std::string>> kBeginnings = {
+    {"rwkv.blocks.", "blocks."},   {"rwkv.embeddings.", "emb."}, {"rwkv.ln_out.", "ln_out."},
+    {"emb.", "model.embeddings."}, {"ln_out.", "model.norm."},   {"head.", "lm_head."},
+    {"blocks.", "model.layers."}};
 // Parts of a block's names, in this order. Converters for other programs write time_mix and time_first.
-const std::vector<std::pair<std::string, std::string>> kParts = {{".attention.", ".att."},
-                                                                 {".feed_forward.", ".ffn."},
-                                                                 {".pre_ln.", ".ln0."},
-                                                                 {".time_mix_", ".time_maa_"},
-                                                                 {".time_first", ".time_faaaa"},
-                                                                 {".att.", ".attn."},
-                                                                 {".ln0.", ".pre_norm."},
-                                                                 {".ln1.", ".attn_norm."},
-                                                                 {".ln2.", ".ffn_norm."},
-                                                                 {".attn.ln_x.", ".attn.g_norm."},
-                                                                 {".attn.output.", ".attn.o_proj."}};
-const std::vector<std::pair<std::string, std::string>> kParts7 = {{".attn.receptance.", ".attn.r_proj."},
-                                                                  {".attn.key.", ".attn.k_proj."},
-                                                                  {".attn.value.", ".attn.v_proj."}};
+const std::vector<std::pair<std::string, std::string>> kParts = {
+    {".attention.", ".att."},         {".feed_forward.", ".ffn."},       {".pre_ln.", ".ln0."},
+    {".time_mix_", ".time_maa_"},     {".time_first", ".time_faaaa"},    {".att.", ".attn."},
+    {".ln0.", ".pre_norm."},          {".ln1.", ".attn_norm."},          {".ln2.", ".ffn_norm."},
+    {".attn.ln_x.", ".attn.g_norm."}, {".attn.output.", ".attn.o_proj."}};
+const std::vector<std::pair<std::string, std::string>> kParts7 = {
+    {".attn.receptance.", ".attn.r_proj."}, {".attn.key.", ".attn.k_proj."}, {".attn.value.", ".attn.v_proj."}};
 const std::vector<std::pair<std::string, std::string>> kParts6 = {
     {".attn.receptance.", ".attn.r_proj.linear."},
     {".attn.key.", ".attn.k_proj.linear."},
@@ -165,9 +155,7 @@ bool has_part(const std::map<std::string, Tensor>& tensors, const char* inside) 
 
 }  // namespace
 
-bool is_published_rwkv(const std::map<std::string, Tensor>& tensors) {
-  return has_part(tensors, "key.weight");
-}
+bool is_published_rwkv(const std::map<std::string, Tensor>& tensors) { return has_part(tensors, "key.weight"); }
 
 PublishedRwkv read_published_rwkv(const std::map<std::string, Tensor>& tensors, const std::string& source) {
   const bool seven = has_part(tensors, "r_k");
@@ -187,8 +175,8 @@ PublishedRwkv read_published_rwkv(const std::map<std::string, Tensor>& tensors, 
   // The first block's values mix with nothing.
   for (const char* part : {"0.weight", "2.weight", "2.bias"})
     read.tensors.erase(concat("model.layers.0.attn.v_lora.lora.", part));
-  read.model = gguf_folder_model(config_of_tensors(read.tensors, seven, source),
-                                 {.head_norm_eps = kRwkvHeadNormEps}, source);
+  read.model =
+      gguf_folder_model(config_of_tensors(read.tensors, seven, source), {.head_norm_eps = kRwkvHeadNormEps}, source);
   return read;
 }
 

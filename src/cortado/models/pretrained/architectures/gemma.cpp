@@ -6,10 +6,12 @@
 namespace cortado {
 namespace {
 
-void read_gemma_sizes(JsonReader& config, PretrainedDecoder& decoder, int64_t kv_heads) {
+void read_gemma_sizes(JsonReader& config, PretrainedDecoder& decoder, DecoderDefaults defaults) {
   decoder.model.feed_forward.kind = FeedForwardKind::kGeglu;
   expect_activation(config, "gelu_pytorch_tanh");
-  read_decoder_sizes(config, decoder, {.kv_heads = kv_heads, .head_dim = 256, .tied = true});
+  defaults.head_dim = 256;
+  defaults.tied = true;
+  read_decoder_sizes(config, decoder, defaults);
   read_attention_bias(config, decoder);
   if (config.boolean("use_bidirectional_attention", false))
     config.fail("\"use_bidirectional_attention\" is not supported");
@@ -30,7 +32,7 @@ void read_gemma_scale(JsonReader& config, PretrainedDecoder& decoder, std::optio
 }
 
 void read_gemma2(JsonReader& config, PretrainedDecoder& decoder) {
-  read_gemma_sizes(config, decoder, 4);
+  read_gemma_sizes(config, decoder, {.kv_heads = 4});
   read_gemma_scale(config, decoder, 30.0);
   decoder.attention.softcap = read_cap(config, "attn_logit_softcapping", 50.0);
   decoder.attention.rotary = read_whole_rope(config);
@@ -39,14 +41,15 @@ void read_gemma2(JsonReader& config, PretrainedDecoder& decoder) {
 }
 
 void read_gemma1(JsonReader& config, PretrainedDecoder& decoder) {
-  read_gemma_sizes(config, decoder, 16);
+  read_gemma_sizes(config, decoder, {.kv_heads = 16});
   decoder.attention.rotary = read_whole_rope(config);
   read_windows(config, decoder, std::nullopt, [](int64_t) { return false; });
 }
 
 // Norms of queries and keys, and rotary positions of windows and of full attention.
 void read_gemma3(JsonReader& config, PretrainedDecoder& decoder) {
-  read_gemma_sizes(config, decoder, 4);
+  // Folders of models with images say of the text part only what differs from the class's defaults.
+  read_gemma_sizes(config, decoder, {.vocabulary = 262208, .heads = 8, .kv_heads = 4});
   read_gemma_scale(config, decoder, std::nullopt);
   config.fail_if(config.has("attn_logit_softcapping"),
                  "\"attn_logit_softcapping\" is not supported: transformers' class ignores it");
