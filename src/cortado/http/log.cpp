@@ -30,7 +30,7 @@ std::string known_path(const std::string& path) {
   static const std::vector<std::string> kPaths = {"/v1/models",      "/v1/completions", "/v1/chat/completions",
                                                   "/v1/responses",   "/tokenize",       "/detokenize",
                                                   "/tokenizer_info", "/health",         "/metrics",
-                                                  "/v1/inspect"};
+                                                  "/v1/inspect",     "/v1/embeddings"};
   return std::find(kPaths.begin(), kPaths.end(), path) == kPaths.end() ? "other" : path;
 }
 

@@ -18,6 +18,7 @@
 #include "cortado/http/access.h"
 #include "cortado/http/connection.h"
 #include "cortado/http/log.h"
+#include "cortado/serve/embeddings.h"
 #include "cortado/serve/inspect.h"
 
 namespace cortado {
@@ -149,6 +150,7 @@ struct HttpServer::Implementation {
   httplib::Server::HandlerResponse before(const httplib::Request& request, httplib::Response& response) const;
   void answer(std::string bytes, httplib::Response& response, bool chat);
   void respond(std::string bytes, httplib::Response& response);
+  void embed(std::string bytes, httplib::Response& response);
   [[noreturn]] void refuse_method(const httplib::Request& request, httplib::Response& response) const;
   void health(httplib::Response& response) const;
   std::string metrics() const;
@@ -293,6 +295,12 @@ void HttpServer::Implementation::respond(std::string bytes, httplib::Response& r
   });
 }
 
+void HttpServer::Implementation::embed(std::string bytes, httplib::Response& response) {
+  const EmbeddingCall call = read_embeddings(body_of(std::move(bytes)), engine, options.limits);
+  tell_unknown(response, call.unknown);
+  send_whole(response, [&](const Reply::Write& write) { return write_embeddings(call, engine, write); });
+}
+
 // The status tells a proxy whether to send requests elsewhere.
 void HttpServer::Implementation::health(httplib::Response& response) const {
   const auto load = engine.load();
@@ -326,6 +334,8 @@ void HttpServer::Implementation::add_endpoints() {
        [this](const Request&, Response& response, std::string body) { answer(std::move(body), response, false); });
   post("/v1/chat/completions",
        [this](const Request&, Response& response, std::string body) { answer(std::move(body), response, true); });
+  post("/v1/embeddings",
+       [this](const Request&, Response& response, std::string body) { embed(std::move(body), response); });
   get("/v1/models", [this](const Request&, Response& response) { reply(response, 200, models_list(engine)); });
   get("/v1/models/(.+)", [this](const Request& request, Response& response) {
     const size_t model = find_model({{"model", request.matches[1].str()}}, engine);

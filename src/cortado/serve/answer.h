@@ -14,6 +14,7 @@
 
 #include "cortado/generate/sampling.h"
 #include "cortado/serve/grammar.h"
+#include "cortado/serve/pooling.h"
 #include "cortado/serve/state_cache.h"
 
 namespace cortado {
@@ -34,8 +35,10 @@ struct Request {
   std::optional<int64_t> likeliest = {};  // return scores of tokens, and of this many of the likeliest
   // Score the prompt's tokens too; the prompt is then read from its beginning.
   bool score_prompt = false;
-  bool wants_state = false;      // return WrittenAnswer::snapshot
-  double seconds = 0;            // time limit of an answer; 0: none
+  bool wants_state = false;  // return WrittenAnswer::snapshot
+  double seconds = 0;        // time limit of an answer; 0: none
+  std::optional<TextPooling> pooling =
+      {};                        // return Answer::pooled(), and write nothing; the prompt is read from its beginning
   StateCache::Found start = {};  // a snapshot of a prefix of `tokens` that need not be in the cache
 };
 
@@ -86,6 +89,8 @@ class Answer {
   int64_t read_tokens() const { return read_tokens_; }
   // Complete when the first part has come.
   const std::vector<ScoredToken>& prompt_scores() const { return prompt_scores_; }
+  // The text's vector [D], if it was requested. Complete when all answers have ended.
+  const std::vector<float>& pooled() const { return pooled_; }
   // Complete when that choice has finished.
   const WrittenAnswer& written(int64_t choice) const { return written_[static_cast<size_t>(choice)]; }
   int64_t written_tokens() const;  // over all choices
@@ -94,6 +99,7 @@ class Answer {
   void begin(int64_t cached_tokens) { cached_tokens_ = read_tokens_ = cached_tokens; }
   void has_read(int64_t tokens) { read_tokens_ = tokens; }
   void add_prompt_scores(std::vector<ScoredToken> scores);
+  void set_pooled(std::vector<float> pooled) { pooled_ = std::move(pooled); }
   void push(AnswerPart part);
   void finish(AnswerPart part, WrittenAnswer written);
   void fail(std::exception_ptr error);
@@ -114,6 +120,7 @@ class Answer {
   std::exception_ptr error_;
   // Written before the parts that announce them.
   std::vector<ScoredToken> prompt_scores_;
+  std::vector<float> pooled_;
   std::vector<WrittenAnswer> written_;
 };
 

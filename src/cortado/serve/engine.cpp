@@ -8,7 +8,6 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/stopwatch.h"
-#include "cortado/models/state_growth.h"
 #include "cortado/nn/narrow/weight.h"
 #include "cortado/serve/writer.h"
 
@@ -25,6 +24,7 @@ struct Engine::Prefill {
   std::optional<Backbone::Pass> pass = {};  // layers of the tokens from `done` to `end`
   // If scores are requested: the piece's hidden states [tokens, D] that are still to be scored.
   at::Tensor unscored = {};
+  std::optional<PooledText> pooled = {};  // if a vector is requested
 
   bool in_piece() const { return pass || unscored.defined(); }
   bool whole() const { return done == static_cast<int64_t>(answer->request().tokens.size()); }
@@ -48,15 +48,6 @@ at::Tensor last_logits(const LanguageModel& model, const at::Tensor& hidden) {
 
 at::Tensor numbers(const std::vector<int64_t>& values, at::Device device) {
   return at::tensor(values, at::kLong).to(device);
-}
-
-// Makes a snapshot for other sequences to continue from. A growing cache has spare room for future tokens; if that is
-// large, the snapshot is copied without it.
-std::shared_ptr<const Snapshot> snapshot_of(const LanguageModel& model, const ModelState& state, at::Tensor logits,
-                                            int64_t tokens) {
-  const bool roomy = state.bytes() / 4 * 3 > kept_bytes(model, tokens);
-  return std::make_shared<Snapshot>(
-      Snapshot{.state = roomy ? model.join({state}) : state.compact(), .logits = std::move(logits)});
 }
 
 // Returns one row of a batch as a view.
@@ -246,9 +237,10 @@ void Engine::start(const std::shared_ptr<Answer>& answer) {
   const auto model = static_cast<int64_t>(request.model);
   auto prefill = std::make_unique<Prefill>();
   prefill->answer = answer;
+  if (request.pooling) prefill->pooled.emplace(*request.pooling);
   StateCache::Found found;
-  // Scores of the prompt need every token's logits.
-  if (!request.score_prompt) {
+  // Scores of the prompt need every token's logits, and a vector may need every hidden state.
+  if (!request.score_prompt && !request.pooling) {
     found = cache_.find(model, request.tokens);
     if (request.start.snapshot && request.start.depth > found.depth) {
       found = request.start;
@@ -361,7 +353,7 @@ void Engine::read() {
     try {
       if (!prefill->whole()) left -= read_on(*prefill, left);
       if (prefill->whole()) {
-        begin_writing(*prefill);
+        prefill->pooled ? end_pooling(*prefill) : begin_writing(*prefill);
       } else {
         prefills_.insert(prefill->in_piece() ? prefills_.begin() : prefills_.end(), std::move(prefill));
       }
@@ -408,8 +400,9 @@ void Engine::end_piece(Prefill& prefill) {
     prefill.unscored = hidden[0];
     return;
   }
+  if (prefill.pooled) prefill.pooled->add(hidden[0]);
   prefill.done = prefill.end;
-  if (!prefill.whole() && !is_kept(prefill)) return;
+  if (request.pooling || (!prefill.whole() && !is_kept(prefill))) return;
   prefill.logits = last_logits(*models_[request.model].model, hidden)[0];
   if (!prefill.whole()) keep(prefill, models_[request.model].model->fork(prefill.state));
 }
@@ -470,6 +463,13 @@ void Engine::begin_writing(Prefill& prefill) {
     if (!request.score_prompt) keep(prefill, prefill.state);
   }
   std::move(rows.begin(), rows.end(), std::back_inserter(batch.rows));
+}
+
+void Engine::end_pooling(Prefill& prefill) {
+  prefill.answer->set_pooled(prefill.pooled->numbers());
+  metrics_.count("cortado_answers_total", 1, "end=\"pooled\"");
+  metrics_.observe("cortado_request_seconds", prefill.answer->age());
+  prefill.answer->finish({.finish = Finish::kStop}, {});
 }
 
 void Engine::publish() {

@@ -120,6 +120,7 @@ class Engine {
   bool is_kept(const Prefill& prefill) const;
   void keep(const Prefill& prefill, const ModelState& state);
   void begin_writing(Prefill& prefill);
+  void end_pooling(Prefill& prefill);
   void publish();
   int64_t rows() const;
   void check(const Request& request) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cortado/models/state_growth.h"
+
 namespace cortado {
 
 // A node of the trie; `tokens` lead to it from its parent. A node that is not a root has a snapshot, has children, or
@@ -145,6 +147,13 @@ void StateCache::make_room() {
     drop_snapshot(node);
     prune(&node);  // if it has children, it is removed with the last of them
   }
+}
+
+std::shared_ptr<const Snapshot> snapshot_of(const LanguageModel& model, const ModelState& state, at::Tensor logits,
+                                            int64_t tokens) {
+  const bool roomy = state.bytes() / 4 * 3 > kept_bytes(model, tokens);
+  return std::make_shared<Snapshot>(
+      Snapshot{.state = roomy ? model.join({state}) : state.compact(), .logits = std::move(logits)});
 }
 
 }  // namespace cortado

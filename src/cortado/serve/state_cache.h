@@ -70,4 +70,9 @@ class StateCache {
   std::map<int64_t, std::unique_ptr<Node>> roots_;
 };
 
+// Makes a snapshot for other sequences to continue from, after `tokens` tokens. A growing cache has spare room for future
+// tokens; if that is large, the snapshot is copied without it.
+std::shared_ptr<const Snapshot> snapshot_of(const LanguageModel& model, const ModelState& state, at::Tensor logits,
+                                            int64_t tokens);
+
 }  // namespace cortado

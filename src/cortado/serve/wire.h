@@ -25,6 +25,9 @@ class WireError : public std::runtime_error {
   std::string param_, code_;
 };
 
+// The longest time until the end of a connection is noticed.
+inline constexpr std::chrono::milliseconds kLook{50};
+
 // Limits of requests, in addition to the engine's own.
 struct WireLimits {
   int64_t prompt_tokens = 1 << 20;

@@ -15,9 +15,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The longest time until the end of a connection is noticed.
-constexpr auto kLook = 50ms;
-
 const char* type_of(int status) {
   switch (status) {
     case 401:

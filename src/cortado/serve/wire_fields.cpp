@@ -44,10 +44,12 @@ constexpr Field missing(const char* name, unsigned places, const char* unless = 
 // clang-format off
 const Field kFields[] = {
     // Fields of OpenAI's API.
-    done("model", kCalls | kTokenize | kDetokenize),
+    done("model", kCalls | kTokenize | kDetokenize | kEmbedding),
     done("prompt", kCompletion | kTokenize),
     done("messages", kChat),
-    done("input", kResponse),
+    done("input", kResponse | kEmbedding),
+    done("encoding_format", kEmbedding),
+    done("dimensions", kEmbedding),
     done("instructions", kResponse),
     done("previous_response_id", kResponse),
     done("background", kResponse),
@@ -76,7 +78,7 @@ const Field kFields[] = {
     done("response_format", kWriting),
     done("modalities", kChat),
     done("tool_choice", kChat | kResponse),
-    ignored("user", kCalls),
+    ignored("user", kCalls | kEmbedding),
     ignored("metadata", kCalls),
     ignored("store", kWriting),
     ignored("service_tier", kCalls),
@@ -130,7 +132,9 @@ const Field kFields[] = {
     // Fields of vLLM, SGLang, llama.cpp, Ollama, text-generation-inference and transformers.
     done("top_k", kCalls), done("min_p", kCalls), done("repetition_penalty", kCalls), done("ignore_eos", kWriting),
     done("return_progress", kWriting),
-    done("add_special_tokens", kCompletion | kTokenize), done("add_special", kTokenize), done("content", kTokenize),
+    done("add_special_tokens", kCompletion | kTokenize | kEmbedding), added("pooling", kEmbedding),
+    added("normalize", kEmbedding), same("pooling_type", kEmbedding, "pooling"), any("input_type", kEmbedding),
+    only("truncate_prompt_tokens", kEmbedding, "[-1]"), only("embd_normalize", kEmbedding, "[2]"), done("add_special", kTokenize), done("content", kTokenize),
     done("tokens", kDetokenize),
     added("repeat_last_n", kCalls), added("do_sample", kCalls),
     same("repeat_penalty", kCalls, "repetition_penalty"), same("random_seed", kCalls, "seed"),

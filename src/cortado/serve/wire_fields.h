@@ -27,6 +27,7 @@ enum Place : unsigned {
   kTemplate = 1u << 11,
   kCacheOptions = 1u << 12,
   kOllama = 1u << 13,
+  kEmbedding = 1u << 14,  // /v1/embeddings
 };
 
 // What the server does with a field.

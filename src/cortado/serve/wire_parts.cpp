@@ -114,6 +114,40 @@ void check_text(const Tokenizer& tokenizer, std::string_view text, int64_t most_
                   param, "context_length_exceeded");
 }
 
+std::vector<int32_t> read_token_numbers(const Json& list, Body& body, const std::string& key, int64_t vocabulary) {
+  std::vector<int32_t> tokens;
+  for (const Json& item : list) {
+    const bool good = item.is_number_integer() && item.get<int64_t>() >= 0 && item.get<int64_t>() < vocabulary;
+    if (!good) body.fail(key, concat("must hold token numbers from 0 to ", vocabulary - 1, ", got ", item.dump()));
+    tokens.push_back(item.get<int32_t>());
+  }
+  return tokens;
+}
+
+std::vector<std::vector<int32_t>> read_prompts(Body& body, const std::string& key, const PromptRules& rules) {
+  constexpr const char* kForms = "must be a text, a list of texts, of token numbers, or of lists of token numbers";
+  const Json& prompt = body.any(key);
+  const ServedModel& it = rules.engine.models()[rules.model];
+  const auto text = [&](const Json& item) {
+    const std::string& words = item.get_ref<const std::string&>();
+    check_text(tokenizer_of(it), words, most_prompt_tokens(rules.engine, rules.model, rules.limits), key);
+    return rules.begin ? encode_prompt(tokenizer_of(it), words) : tokenizer_of(it).encode(words);
+  };
+  const int64_t vocabulary = it.model->config().vocabulary;
+  if (prompt.is_string()) return {text(prompt)};
+  if (!prompt.is_array() || prompt.empty()) body.fail(key, kForms);
+  if (prompt[0].is_number()) return {read_token_numbers(prompt, body, key, vocabulary)};
+  if (prompt.size() > rules.most) {
+    body.fail(key, concat("has ", prompt.size(), " texts, and this server takes ", rules.most, " at once"));
+  }
+  std::vector<std::vector<int32_t>> all;
+  for (const Json& item : prompt) {
+    if (item.is_string() != prompt[0].is_string() || !(item.is_string() || item.is_array())) body.fail(key, kForms);
+    all.push_back(item.is_string() ? text(item) : read_token_numbers(item, body, key, vocabulary));
+  }
+  return all;
+}
+
 void fit_prompt(Request& request, const std::string& param, const Engine& engine, const WireLimits& limits) {
   const auto tokens = static_cast<int64_t>(request.tokens.size());
   if (tokens == 0) throw WireError(400, concat("\"", param, "\" has no tokens"), param);

@@ -26,6 +26,20 @@ void check_text(const Tokenizer& tokenizer, std::string_view text, int64_t most_
 // Returns the largest number of tokens of a prompt for this model.
 int64_t most_prompt_tokens(const Engine& engine, size_t model, const WireLimits& limits);
 
+// Reads a list of token numbers.
+std::vector<int32_t> read_token_numbers(const Json& list, Body& body, const std::string& key, int64_t vocabulary);
+
+// How texts become prompts: `begin`, with the tokens that a text begins with; at most `most` of them.
+struct PromptRules {
+  const Engine& engine;
+  size_t model;
+  const WireLimits& limits;
+  bool begin;
+  size_t most;
+};
+// Reads a text, a list of texts, of token numbers, or of lists of token numbers.
+std::vector<std::vector<int32_t>> read_prompts(Body& body, const std::string& key, const PromptRules& rules);
+
 // Checks a prompt's length. Throws WireError for an empty prompt, one that is longer than this server reads, or one
 // beyond the model's positions. Shortens an answer that does not fit; with `strict` limits, refuses it.
 void fit_prompt(Request& request, const std::string& param, const Engine& engine, const WireLimits& limits);

@@ -37,47 +37,6 @@ void read_stream(Body& body, Call& call) {
   body.note(inner);
 }
 
-// Reads a list of token numbers.
-std::vector<int32_t> read_tokens(const Json& list, Body& body, const std::string& key, int64_t vocabulary) {
-  std::vector<int32_t> tokens;
-  for (const Json& item : list) {
-    const bool good = item.is_number_integer() && item.get<int64_t>() >= 0 && item.get<int64_t>() < vocabulary;
-    if (!good) body.fail(key, concat("must hold token numbers from 0 to ", vocabulary - 1, ", got ", item.dump()));
-    tokens.push_back(item.get<int32_t>());
-  }
-  return tokens;
-}
-
-// Reads a text, a list of texts, a list of numbers, or a list of lists of numbers.
-std::vector<std::vector<int32_t>> read_prompts(Body& body, const Engine& engine, size_t model, bool begin,
-                                               const WireLimits& limits) {
-  const Json& prompt = body.any("prompt");
-  const ServedModel& it = served(engine, model);
-  const auto text = [&](const Json& item) {
-    const std::string& words = item.get_ref<const std::string&>();
-    check_text(tokenizer_of(it), words, most_prompt_tokens(engine, model, limits), "prompt");
-    return begin ? encode_prompt(tokenizer_of(it), words) : tokenizer_of(it).encode(words);
-  };
-  const int64_t vocabulary = it.model->config().vocabulary;
-  if (prompt.is_string()) return {text(prompt)};
-  if (!prompt.is_array() || prompt.empty()) {
-    body.fail("prompt", "must be a text, a list of texts, of token numbers, or of lists of token numbers");
-  }
-  if (prompt[0].is_number()) return {read_tokens(prompt, body, "prompt", vocabulary)};
-  const int64_t most = engine.options().rows + engine.options().waiting;
-  if (static_cast<int64_t>(prompt.size()) > most) {
-    body.fail("prompt", concat("has ", prompt.size(), " prompts, and this server takes ", most, " at once"));
-  }
-  std::vector<std::vector<int32_t>> all;
-  for (const Json& item : prompt) {
-    if (item.is_string() != prompt[0].is_string() || !(item.is_string() || item.is_array())) {
-      body.fail("prompt", "must be a text, a list of texts, of token numbers, or of lists of token numbers");
-    }
-    all.push_back(item.is_string() ? text(item) : read_tokens(item, body, "prompt", vocabulary));
-  }
-  return all;
-}
-
 std::vector<ChatMessage> read_messages(Body& body) {
   const Json& list = body.any("messages");
   if (!list.is_array() || list.empty()) body.fail("messages", "must be a list of at least one message");
@@ -157,7 +116,8 @@ Call read_completion(const Json& json, const Engine& engine, const WireLimits& l
   // Scores are computed without a begin token, as lm-eval counts tokens.
   const bool begin = body.boolean("add_special_tokens", !request.score_prompt);
   const ServedModel& it = served(engine, call.model);
-  for (auto& tokens : read_prompts(body, engine, call.model, begin, limits)) {
+  const auto most = static_cast<size_t>(engine.options().rows + engine.options().waiting);
+  for (auto& tokens : read_prompts(body, "prompt", {engine, call.model, limits, begin, most})) {
     Request one = request;
     one.tokens = std::move(tokens);
     fit_prompt(one, "prompt", engine, limits);
@@ -220,7 +180,7 @@ Json detokenize(const Json& json, const Engine& engine, const WireLimits& limits
   body.ignore({"model"});
   const Json& list = body.any("tokens");
   if (!list.is_array()) body.fail("tokens", "must be a list of token numbers");
-  const auto tokens = read_tokens(list, body, "tokens", tokenizer_of(it).vocabulary());
+  const auto tokens = read_token_numbers(list, body, "tokens", tokenizer_of(it).vocabulary());
   body.finish();
   const std::string text = it.tokenizer->decode(tokens);
   return {{"prompt", text}, {"content", text}};
