@@ -18,6 +18,7 @@
 #include "cortado/cli/common.h"
 #include "cortado/generate/session.h"
 #include "cortado/http/server.h"
+#include "cortado/models/adapted.h"
 
 namespace cortado {
 namespace {
@@ -29,7 +30,8 @@ constexpr double kQuietSeconds = 0.5;  // seconds without work after which free 
 struct ServeCommand {
   std::shared_ptr<ModelOptions> model;
   SamplingChoice sampling;
-  std::vector<std::string> named;  // --model
+  std::vector<std::string> named;     // --model
+  std::vector<std::string> adapters;  // --adapter, of the command's own model
   std::string key_file, page, log = "text";
   double drain_seconds = 30, store_days = 30;
   EngineOptions engine;
@@ -42,13 +44,29 @@ struct Named {
   std::string name;
   ModelOptions options;
   SamplingChoice sampling;
+  std::vector<std::string> adapters = {};
   std::shared_ptr<const CLI::App> app = {};  // owns the options, if they are not the command's
 };
 
+void add_adapter_option(CLI::App& app, std::vector<std::string>& adapters) {
+  option(app, "--adapter", adapters,
+         "NAME=FOLDER: low-rank adapters of the model, served as NAME: a run of `train --lora`, its lora.safetensors, "
+         "or a folder of peft; may be given several times",
+         kRepeated, kOneWord);
+}
+
+// Splits "NAME=VALUE".
+std::pair<std::string, std::string> read_pair(const std::string& text, const char* option, const char* form) {
+  const size_t equals = text.find('=');
+  fail_input_if(equals == std::string::npos || equals == 0 || equals + 1 == text.size(), "[serve] ", option,
+                " must be ", form, ", got \"", text, "\"");
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
 // Parses "NAME=RUN", followed by that model's own options: "long=models/smollm2 --memory lola --cache 256".
 Named read_named(const std::string& text, const ServeCommand& command) {
-  const size_t equals = text.find('=');
-  fail_input_if(equals == std::string::npos || equals == 0, "[serve] --model must be NAME=RUN, got \"", text, "\"");
+  const auto [name, run] = read_pair(text, "--model", "NAME=RUN");
+  std::vector<std::string> adapters;
   const auto app = std::make_shared<CLI::App>();
   app->set_help_flag();
   SamplingChoice sampling = command.sampling;
@@ -56,13 +74,14 @@ Named read_named(const std::string& text, const ServeCommand& command) {
   add_weights_option(*app, own->weights);
   add_sampling_options(*app, sampling);
   add_cache_option(*app, own->kv_type);
+  add_adapter_option(*app, adapters);
   try {
-    app->parse(text.substr(equals + 1), false);
+    app->parse(run, false);
   } catch (const CLI::ParseError& error) {
     throw InputError(concat("[serve] --model ", text, ": ", error.what()));
   }
   Sampler{sampling.over({})};
-  Named named{text.substr(0, equals), *own, sampling, app};
+  Named named{name, *own, sampling, adapters, app};
   const auto& common = *command.model;
   // Options that are not given for this model have the command's values.
   named.options.common = std::make_shared<CommonOptions>(*common.common);
@@ -77,8 +96,12 @@ std::vector<Named> models_of(const ServeCommand& command) {
   std::vector<Named> models;
   Sampler{command.sampling.over({})};
   if (!command.model->run.empty()) {
-    models.push_back({.name = "", .options = *command.model, .sampling = command.sampling});
+    models.push_back(
+        {.name = "", .options = *command.model, .sampling = command.sampling, .adapters = command.adapters});
   }
+  fail_input_if(
+      command.model->run.empty() && !command.adapters.empty(),
+      "[serve] --adapter belongs to a model: cortado serve RUN --adapter ..., or --model \"NAME=RUN --adapter ...\"");
   for (const auto& text : command.named) models.push_back(read_named(text, command));
   fail_input_if(models.empty(), "[serve] there is no model: cortado serve RUN, or --model NAME=RUN");
   std::set<std::string> names;
@@ -86,6 +109,10 @@ std::vector<Named> models_of(const ServeCommand& command) {
     model.options.find();
     if (model.name.empty()) model.name = run_name(model.options.run);
     fail_input_if(!names.insert(model.name).second, "[serve] two models have the name ", model.name);
+    for (const std::string& adapter : model.adapters) {
+      const std::string name = read_pair(adapter, "--adapter", "NAME=FOLDER").first;
+      fail_input_if(!names.insert(name).second, "[serve] two models have the name ", name);
+    }
   }
   return models;
 }
@@ -105,10 +132,6 @@ ServedModel open(const Named& named) {
   }
   const SamplingChoice own = default_sampling(named.options.run, served.tokenizer.get());
   served.sampling = named.sampling.over(own.over({}));
-  if (const auto context = trained_context(*served.model)) {
-    std::cerr << "warning: " << served.name << " was trained on " << with_commas(*context)
-              << " tokens and attends to all that it has read; beyond that length it soon writes nonsense" << std::endl;
-  }
   return served;
 }
 
@@ -116,7 +139,18 @@ ServedModel open(const Named& named) {
 // CPUs, the engine's threads sleep between operations, and a token takes twice as long.
 std::vector<ServedModel> open_all(const std::vector<Named>& models) {
   std::vector<ServedModel> served;
-  for (const Named& named : models) served.push_back(open(named));
+  for (const Named& named : models) {
+    const ServedModel base = open(named);
+    served.push_back(base);
+    for (const std::string& adapter : named.adapters) {
+      const auto [name, path] = read_pair(adapter, "--adapter", "NAME=FOLDER");
+      ServedModel adapted = base;
+      adapted.name = name;
+      adapted.base = base.name;
+      adapted.model = with_adapters(*base.model, path);
+      served.push_back(std::move(adapted));
+    }
+  }
   return served;
 }
 
@@ -131,6 +165,13 @@ std::vector<std::string> read_keys(const std::string& path) {
   }
   fail_input_if(keys.empty(), "[serve] ", path, " has no key");
   return keys;
+}
+
+void warn_of_length(const ServedModel& served) {
+  const auto context = trained_context(*served.model);
+  if (!context || !served.base.empty()) return;
+  std::cerr << "warning: " << served.name << " was trained on " << with_commas(*context)
+            << " tokens and attends to all that it has read; beyond that length it soon writes nonsense" << std::endl;
 }
 
 void warn_of_openness(const HttpOptions& http) {
@@ -235,6 +276,7 @@ void run_serve(ServeCommand& command) {
   command.http.page = command.page.empty() ? built_in_page() : read_page(command.page);
   command.http.log = command.log == "json" ? LogForm::kJson : command.log == "none" ? LogForm::kNone : LogForm::kText;
   const auto served = std::async(std::launch::async, open_all, models).get();
+  for (const ServedModel& it : served) warn_of_length(it);
   catch_interrupts();
   Engine engine(served, command.engine);
   command.store.seconds = command.store_days * 86400;
@@ -305,6 +347,7 @@ void add_serve_command(CLI::App& app) {
       "NAME=RUN: another model, with its own --memory, --weights, --kv-type, --dtype, --temperature after the folder; "
       "may be given several times",
       kRepeated, kOneWord);
+  add_adapter_option(serve, command->adapters);
   serve.add_option("--host", command->http.host, "the address to listen at")->capture_default_str();
   option(serve, "--port", command->http.port, "the port to listen at; 0: any free one", kShown, CLI::Range(0, 65535));
   serve.add_option("--cors", command->http.cors,

@@ -27,6 +27,7 @@ struct ServedModel {
   std::string memory = {};                     // as MemoryOptions::flags() gives it
   int64_t created = 0;                         // seconds since 1970
   SamplingOptions sampling = {};               // defaults for requests that do not set them
+  std::string base = {};                       // the model that its adapters belong to; "": it has none
 };
 
 int64_t vocabulary_of(const ServedModel& served);  // number of tokens that may be generated

@@ -385,6 +385,7 @@ Json model_entry(const ServedModel& served) {
           {"object", "model"},
           {"created", served.created},
           {"owned_by", "cortado"},
+          {"parent", served.base.empty() ? Json() : Json(served.base)},  // a model with adapters: its base
           {"parameters", model.parameter_count()},
           {"weight_bytes", model.weight_bytes()},
           {"memory", served.memory},
