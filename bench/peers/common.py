@@ -49,13 +49,17 @@ def medians(calls, rounds, least=0.1):
 class Bench:
     """One peer's benchmark. Threads are pinned before torch, JAX and others make theirs: import those after it."""
 
-    def __init__(self, name, description, rounds=7, tokens=(4096,), setting=f"B 1, H {HEADS}, K = V = {SIZE}, float32"):
+    def __init__(self, name, description, rounds=7, tokens=(4096,), setting=f"B 1, H {HEADS}, K = V = {SIZE}, float32", names=()):
+        """`names`: what --only may choose."""
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--threads", type=int, default=min(2, len(os.sched_getaffinity(0))), help="also the CPUs that are used")
         parser.add_argument("--rounds", type=int, default=rounds, help="the median of so many is printed")
         parser.add_argument("--tokens", type=int, nargs="+", default=list(tokens))
+        if names:
+            parser.add_argument("--only", nargs="+", choices=names, default=list(names), metavar="NAME", help=", ".join(names))
         options = parser.parse_args()
         self.name, self.rounds, self.tokens, self.threads = name, options.rounds, options.tokens, options.threads
+        self.only = getattr(options, "only", [])
         self.rows, self.refused = [], []
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.threads])
         os.environ["OMP_NUM_THREADS"] = str(self.threads)
