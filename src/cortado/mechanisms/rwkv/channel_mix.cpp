@@ -1,6 +1,8 @@
 // rwkv4_channel_mix and rwkv7_channel_mix: the feed-forwards of RWKV-4 (and 5, 6) and of RWKV-7. They use the previous
 // token, so they have a state and are a layer's mixer.
 #include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/rwkv/fused.h"
+#include "cortado/mechanisms/rwkv/op.h"
 #include "cortado/mechanisms/rwkv/shift.h"
 #include "cortado/mechanisms/shared/heads.h"
 
@@ -23,12 +25,12 @@ class ChannelMixer : public Mixer {
 
   int64_t dim_, hidden_;
 
- private:
-  void declare(StateLayout& layout) const override { declare_shift(layout, dim_); }
-
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
     return output(x, previous(x, batch, state));
   }
+
+ private:
+  void declare(StateLayout& layout) const override { declare_shift(layout, dim_); }
 };
 
 class Rwkv4ChannelMixer : public ChannelMixer {
@@ -72,6 +74,13 @@ class Rwkv7ChannelMixer : public ChannelMixer {
  private:
   Tensor output(const Tensor& x, const Tensor& before) const override {
     return v_->forward(k_->forward(x + mix_k_ * (before - x)).relu().square());
+  }
+
+  Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    return rwkv7::compute(
+        "rwkv7_channel_mix", x, batch,
+        [&] { return v_->forward(rwkv7::squared_relu(k_->forward(rwkv7::shifted(x, batch, state, {mix_k_})[0]))); },
+        [&] { return ChannelMixer::mix(x, batch, state); });
   }
 
   std::shared_ptr<Linear> k_, v_;

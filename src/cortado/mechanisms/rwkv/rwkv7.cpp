@@ -1,8 +1,11 @@
 // rwkv7: a state that is corrected per channel, with data-dependent decays (Goose).
 #include "cortado/mechanisms/mechanism.h"
+#include "cortado/mechanisms/rwkv/fused.h"
+#include "cortado/mechanisms/rwkv/op.h"
 #include "cortado/mechanisms/rwkv/shift.h"
 #include "cortado/mechanisms/shared/heads.h"
 #include "cortado/mechanisms/shared/part_scan.h"
+#include "cortado/nn/linear/op.h"
 #include "cortado/primitives/dplr_scan/op.h"
 
 namespace cortado {
@@ -70,6 +73,11 @@ class Rwkv7Mixer : public Mixer {
     Tensor of(const Tensor& x) const {
       return of(x, [](const Tensor& low) { return low; });
     }
+    // The same without the bias, not differentiable; f may change its argument.
+    template <typename Function>
+    Tensor unbiased(const Tensor& x, const Function& f) const {
+      return linear_map(f(linear_map(x, down, {})), up, {});
+    }
   };
 
   struct Operands {
@@ -83,12 +91,49 @@ class Rwkv7Mixer : public Mixer {
   }
 
   Tensor mix(const Tensor& x, const Batch& batch, SequenceState* state) override {
+    return rwkv7::compute(
+        "rwkv7", x, batch, [&] { return fused(x, batch, state); }, [&] { return by_operators(x, batch, state); });
+  }
+
+  Tensor by_operators(const Tensor& x, const Batch& batch, SequenceState* state) const {
     const Operands in = operands(x, previous(x, batch, state), batch.first_values);
     OptionalTensor start = start_of(state, "scan_state");
     if (batch.parts) start = dplr_state_before_part(in.k, in.v, in.a, in.b, in.g, *start, *batch.parts);
     const auto [o, last] = dplr_scan(in.r, in.k, in.v, in.a, in.b, in.g, 1.0, start, batch.cu_seqlens);
     keep(state, {{"scan_state", last}});
     return output(o, in);
+  }
+
+  // Without derivatives.
+  Tensor fused(const Tensor& x, const Batch& batch, SequenceState* state) const {
+    const auto itself = [](const Tensor& low) { return low; };
+    const Tensor mixed = rwkv7::shifted(x, batch, state, {mix_r_, mix_w_, mix_k_, mix_v_, mix_a_, mix_g_});
+    const Tensor for_values = mixed[3];
+    rwkv7::Maps maps{.r = r_->forward(mixed[0]),
+                     .key = k_->forward(mixed[2]),
+                     .v = v_->forward(for_values),
+                     .decay = decay_.unbiased(mixed[1], [](Tensor low) { return low.tanh_(); }),
+                     .rate = rate_.unbiased(mixed[4], itself),
+                     .gate = gate_.unbiased(mixed[5], [](Tensor low) { return low.sigmoid_(); }),
+                     .share = {},
+                     .first = {}};
+    Tensor* first = shares_values_ ? batch.first_values : nullptr;
+    if (first && first->defined()) {
+      maps.share = value_.unbiased(for_values, itself);
+      maps.first = *first;
+    } else if (first) {
+      *first = maps.v;
+    }
+    const rwkv7::Parameters parameters{.decay = decay_.bias,
+                                       .rate = rate_.bias,
+                                       .share = value_.bias,
+                                       .removal_scale = removal_scale_,
+                                       .key_rate = key_rate_,
+                                       .bonus = bonus_,
+                                       .norm_weight = norm_weight_,
+                                       .norm_bias = norm_bias_,
+                                       .norm_eps = norm_eps_};
+    return o_->forward(rwkv7::read(maps, parameters, batch, state));
   }
 
   // -1 to 1 over the channels of each head, as a signed square.

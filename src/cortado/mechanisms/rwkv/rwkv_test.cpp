@@ -82,5 +82,52 @@ TEST(Rwkv7, RanksGrowWithTheWidth) {
   EXPECT_EQ(ranks["gate_rank"], 160);
 }
 
+// What a kernel computes where no derivative is wanted is what the operators give: with heads that are no whole vectors
+// and with wider ones, packed sequences of which one is empty, from a state, with the first layer's values.
+TEST(Rwkv7, WithoutDerivatives) {
+  at::manual_seed(2);
+  for (const int64_t head_dim : {6, 20, 64}) {
+    MixerContext context;
+    context.dim = 2 * head_dim;
+    context.heads = 2;
+    context.layer = 1;
+    context.layers = 3;
+    const auto mixer = make_mixer(parse_json(R"({"mixer": "rwkv7"})", "test"), context, "test");
+    const auto options = at::TensorOptions(at::kFloat);
+    {
+      const at::NoGradGuard no_grad;
+      for (Tensor& parameter : mixer->parameters()) parameter.add_(at::randn_like(parameter) * 0.3);
+    }
+    const Tensor x = at::randn({1, 9, context.dim}), first = at::randn({1, 9, context.dim});
+    const auto run = [&](bool derivatives, std::vector<Tensor>& all) {
+      const at::AutoGradMode mode(derivatives);
+      Tensor values = first;
+      const Batch batch{.cu_seqlens = at::tensor({0, 4, 4, 9}, at::kLong), .first_values = &values};
+      SequenceState state = mixer->zero_state(3, options);
+      all.push_back(mixer->forward(x, batch, &state));
+      for (int step = 0; step < 2; ++step)
+        all.push_back(mixer->forward(x[0].narrow(0, 3 * step, 3).unsqueeze(1), {}, &state));
+      for (const auto& [name, tensor] : state.tensors()) all.push_back(tensor);
+      all.push_back(mixer->forward(x, {}, nullptr));
+    };
+    std::vector<Tensor> with, without;
+    run(true, with);
+    run(false, without);
+    ASSERT_EQ(with.size(), without.size());
+    for (size_t i = 0; i < with.size(); ++i) EXPECT_CLOSE(without[i], with[i].detach(), 2e-6) << head_dim << ", " << i;
+  }
+}
+
+TEST(Rwkv7, ChannelMixWithoutDerivatives) {
+  at::manual_seed(3);
+  MixerContext context;
+  context.dim = 20;
+  const auto mixer = make_mixer(parse_json(R"({"mixer": "rwkv7_channel_mix"})", "test"), context, "test");
+  const Tensor x = at::randn({2, 5, 20});
+  const Tensor expected = mixer->forward(x, {}, nullptr).detach();
+  const at::NoGradGuard no_grad;
+  EXPECT_CLOSE(mixer->forward(x, {}, nullptr), expected, 1e-6);
+}
+
 }  // namespace
 }  // namespace cortado::rwkv_test
