@@ -20,9 +20,10 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace kernels;
 using namespace kernels::HWY_NAMESPACE;
-using dplr::HWY_NAMESPACE::advance;
+using dplr::HWY_NAMESPACE::advance_in_place;
 using dplr::HWY_NAMESPACE::kStrip;
 using dplr::HWY_NAMESPACE::kVectors;
+using dplr::HWY_NAMESPACE::read_state;
 
 constexpr float kSlowest = -0.60653066F;  // -e^(-1/2), the log of the least decay
 
@@ -63,7 +64,14 @@ void squared_relu_block(const SquaredRelu& call, int64_t block) {
   }
 }
 
-// One head of one row. Buffers are padded with zeros to whole strips.
+// A token's numbers for one head, padded with zeros to whole strips.
+struct Token {
+  int64_t at;                                           // its first number
+  float *r, *k, *v, *removal, *written, *decay, *read;  // removal: -κ; written: κ ⊙ rate; read: of the state
+  Vec bonus;
+};
+
+// One head of one row.
 class Head {
  public:
   Head(const Heads& call, int64_t task)
@@ -78,7 +86,12 @@ class Head {
       channels_[i] = scratch_.take(padded_);
       if (given[i]) read_row(given[i] + head_ * size_, 1, size_, 1.0F, channels_[i], padded_);
     }
-    for (float** part : {&r_, &k_, &v_, &removal_, &written_, &decay_, &o_, &inside_}) *part = scratch_.take(padded_);
+    for (Token& token : tokens_) {
+      for (float** part : {&token.r, &token.k, &token.v, &token.removal, &token.written, &token.decay, &token.read}) {
+        *part = scratch_.take(padded_);
+      }
+    }
+    for (float** part : {&inside_, &held_}) *part = scratch_.take(padded_);
     for (int64_t i = 0; i < padded_; ++i) inside_[i] = i < size_ ? 1.0F : 0.0F;
     state_ = scratch_.take(size_ * padded_);
   }
@@ -95,12 +108,13 @@ class Head {
         fill(to, padded_, 0);
       }
     }
+    if (first < end) read_token(first, tokens_[first % 2]);
+    for (int64_t column = 0; column < padded_ && first < end; column += kStrip) hold(tokens_[first % 2], column);
     for (int64_t t = first; t < end; ++t) {
-      at_ = (t * in_.heads + head_) * size_;
-      read_keys();
-      read_values();
-      for (int64_t column = 0; column < padded_; column += kStrip) step(column);
-      write();
+      Token &now = tokens_[t % 2], &next = tokens_[(t + 1 < end ? t + 1 : t) % 2];
+      if (t + 1 < end) read_token(t + 1, next);
+      for (int64_t column = 0; column < padded_; column += kStrip) step(now, next, column);
+      write(now);
     }
     for (int64_t i = 0; i < size_; ++i) write_row(state_ + i * padded_, in_.last + place + i * size_, 1, size_);
   }
@@ -109,93 +123,115 @@ class Head {
   enum Number { kDecay, kRate, kShare, kRemovalScale, kKeyRate, kBonus, kNormWeight, kNormBias, kChannels };
 
   HWY_INLINE int64_t lanes(int64_t i) const { return size_ - i < kLanes ? size_ - i : kLanes; }
-  HWY_INLINE Vec load(const float* x, int64_t i) const { return load_some(x + at_ + i, lanes(i)); }
+  HWY_INLINE Vec load(const float* x, const Token& token, int64_t i) const {
+    return load_some(x + token.at + i, lanes(i));
+  }
   HWY_INLINE Vec channel(Number which, int64_t i) const { return hn::Load(Floats(), channels_[which] + i); }
 
+  HWY_INLINE void read_token(int64_t t, Token& to) {
+    to.at = (t * in_.heads + head_) * size_;
+    read_keys(to);
+    read_values(to);
+  }
+
   // The token's r, keys, decays, -κ and κ ⊙ rate; and what the bonus reads.
-  HWY_INLINE void read_keys() {
+  HWY_INLINE void read_keys(Token& to) {
     const Floats d;
     const Vec one = hn::Set(d, 1.0F);
     Vec squares = hn::Zero(d), bonus = hn::Zero(d);
     for (int64_t i = 0; i < size_; i += kLanes) {
-      const Vec key = load(in_.key, i), r = load(in_.r, i);
-      const Vec rate = sigmoid_of(d, hn::Add(load(in_.rate, i), channel(kRate, i)));
-      const Vec slow = sigmoid_of(d, hn::Add(load(in_.decay, i), channel(kDecay, i)));
+      const Vec key = load(in_.key, to, i), r = load(in_.r, to, i);
+      const Vec rate = sigmoid_of(d, hn::Add(load(in_.rate, to, i), channel(kRate, i)));
+      const Vec slow = sigmoid_of(d, hn::Add(load(in_.decay, to, i), channel(kDecay, i)));
       const Vec removal = hn::Mul(key, channel(kRemovalScale, i));
       const Vec k = hn::Mul(key, hn::MulAdd(hn::Sub(rate, one), channel(kKeyRate, i), one));
       squares = hn::MulAdd(removal, removal, squares);
       bonus = hn::MulAdd(hn::Mul(r, k), channel(kBonus, i), bonus);
-      hn::Store(r, d, r_ + i);
-      hn::Store(k, d, k_ + i);
-      hn::Store(exp_of(d, hn::Mul(slow, hn::Set(d, kSlowest))), d, decay_ + i);
-      hn::Store(removal, d, removal_ + i);
-      hn::Store(rate, d, written_ + i);
+      hn::Store(r, d, to.r + i);
+      hn::Store(k, d, to.k + i);
+      hn::Store(exp_of(d, hn::Mul(slow, hn::Set(d, kSlowest))), d, to.decay + i);
+      hn::Store(removal, d, to.removal + i);
+      hn::Store(rate, d, to.written + i);
     }
-    bonus_ = hn::SumOfLanes(d, bonus);
+    to.bonus = hn::SumOfLanes(d, bonus);
     const Vec length = hn::Max(hn::Sqrt(hn::SumOfLanes(d, squares)), hn::Set(d, 1e-12F));
     for (int64_t i = 0; i < size_; i += kLanes) {
-      const Vec unit = hn::Div(hn::Load(d, removal_ + i), length);
-      hn::Store(hn::Neg(unit), d, removal_ + i);
-      hn::Store(hn::Mul(unit, hn::Load(d, written_ + i)), d, written_ + i);
+      const Vec unit = hn::Div(hn::Load(d, to.removal + i), length);
+      hn::Store(hn::Neg(unit), d, to.removal + i);
+      hn::Store(hn::Mul(unit, hn::Load(d, to.written + i)), d, to.written + i);
     }
   }
 
   // The values, mixed with those of the first layer.
-  HWY_INLINE void read_values() {
+  HWY_INLINE void read_values(const Token& to) {
     const Floats d;
     for (int64_t i = 0; i < padded_; i += kLanes) {
       if (i >= size_) {
-        hn::Store(hn::Zero(d), d, v_ + i);
+        hn::Store(hn::Zero(d), d, to.v + i);
         continue;
       }
-      Vec v = load(in_.v, i);
+      Vec v = load(in_.v, to, i);
       if (in_.first) {
-        const Vec share = sigmoid_of(d, hn::Add(load(in_.share, i), channel(kShare, i)));
-        v = hn::MulAdd(hn::Sub(load(in_.first, i), v), share, v);
+        const Vec share = sigmoid_of(d, hn::Add(load(in_.share, to, i), channel(kShare, i)));
+        v = hn::MulAdd(hn::Sub(load(in_.first, to, i), v), share, v);
       }
-      hn::Store(v, d, v_ + i);
+      hn::Store(v, d, to.v + i);
     }
   }
 
-  // Advances a strip of the state's columns, and reads it.
-  HWY_INLINE void step(int64_t column) {
+  // What the state holds for the first token's -κ.
+  HWY_INLINE void hold(const Token& token, int64_t column) {
+    Vec held[kVectors];
+    read_state(token.removal, size_, {state_ + column, padded_}, held);
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < kVectors; ++j) hn::Store(held[j], Floats(), held_ + column + j * kLanes);
+  }
+
+  // Advances a strip of the state's columns and reads it, also for the next token's -κ.
+  HWY_INLINE void step(const Token& now, const Token& next, int64_t column) {
     const Floats d;
-    Vec v[kVectors], o[kVectors];
+    Vec v[kVectors], held[kVectors], read[kVectors];
 #pragma GCC unroll 4
-    for (int64_t j = 0; j < kVectors; ++j) v[j] = hn::Load(d, v_ + column + j * kLanes);
-    const dplr::HWY_NAMESPACE::Rows rows{state_ + column, padded_};
-    advance({r_, k_, removal_, written_, decay_}, size_, rows, rows, v, o);
+    for (int64_t j = 0; j < kVectors; ++j) {
+      v[j] = hn::Load(d, now.v + column + j * kLanes);
+      held[j] = hn::Load(d, held_ + column + j * kLanes);
+    }
+    advance_in_place({now.r, now.k, now.removal, now.written, now.decay}, next.removal, size_,
+                     {state_ + column, padded_}, v, held, read);
 #pragma GCC unroll 4
-    for (int64_t j = 0; j < kVectors; ++j) hn::Store(o[j], d, o_ + column + j * kLanes);
+    for (int64_t j = 0; j < kVectors; ++j) {
+      hn::Store(read[j], d, now.read + column + j * kLanes);
+      hn::Store(held[j], d, held_ + column + j * kLanes);
+    }
   }
 
   // Normalises what was read, adds the bonus of the token, and gates.
-  HWY_INLINE void write() {
+  HWY_INLINE void write(const Token& token) {
     const Floats d;
     Vec sum = hn::Zero(d), squares = hn::Zero(d);
-    for (int64_t i = 0; i < size_; i += kLanes) sum = hn::Add(sum, hn::Load(d, o_ + i));
+    for (int64_t i = 0; i < size_; i += kLanes) sum = hn::Add(sum, hn::Load(d, token.read + i));
     const Vec count = hn::Set(d, static_cast<float>(size_)), mean = hn::Div(hn::SumOfLanes(d, sum), count);
     for (int64_t i = 0; i < size_; i += kLanes) {
-      const Vec apart = hn::Mul(hn::Sub(hn::Load(d, o_ + i), mean), hn::Load(d, inside_ + i));
+      const Vec apart = hn::Mul(hn::Sub(hn::Load(d, token.read + i), mean), hn::Load(d, inside_ + i));
       squares = hn::MulAdd(apart, apart, squares);
-      hn::Store(apart, d, o_ + i);
+      hn::Store(apart, d, token.read + i);
     }
     const Vec variance = hn::Div(hn::SumOfLanes(d, squares), count);
     const Vec scale = hn::Div(hn::Set(d, 1.0F), hn::Sqrt(hn::Add(variance, hn::Set(d, in_.eps))));
     for (int64_t i = 0; i < size_; i += kLanes) {
-      const Vec normed = hn::Mul(hn::Load(d, o_ + i), scale);
+      const Vec normed = hn::Mul(hn::Load(d, token.read + i), scale);
       const Vec y = hn::MulAdd(normed, channel(kNormWeight, i), channel(kNormBias, i));
-      const Vec read = hn::MulAdd(bonus_, hn::Load(d, v_ + i), y);
-      store_some(hn::Mul(read, load(in_.gate, i)), in_.o + at_ + i, lanes(i));
+      const Vec read = hn::MulAdd(token.bonus, hn::Load(d, token.v + i), y);
+      store_some(hn::Mul(read, load(in_.gate, token, i)), in_.o + token.at + i, lanes(i));
     }
   }
 
   const Heads& in_;
-  int64_t row_, head_, size_, padded_, at_ = 0;  // at_: the token's and head's first number
+  int64_t row_, head_, size_, padded_;
   Scratch scratch_;
   float* channels_[kChannels];
-  float *r_, *k_, *v_, *removal_, *written_, *decay_, *o_, *inside_, *state_;
-  Vec bonus_ = hn::Zero(Floats());
+  Token tokens_[2];                 // this one and the next, by whether their numbers are even
+  float *inside_, *held_, *state_;  // inside_: 1 in the head's channels, 0 in the padding
 };
 
 void heads_task(const Heads& call, int64_t task) {

@@ -58,6 +58,31 @@ HWY_INLINE void read_state(const float* a, int64_t keys, const Rows& state, Vec*
   for (int64_t j = 0; j < kVectors; ++j) sums[j] = hn::Add(even[j], odd[j]);
 }
 
+// Advances the state by one token in place, where u = Σ_κ a_κ S_κ is known. Returns Σ_κ q_κ S_κ of the new state in o, and
+// in u what the next token's a reads.
+HWY_INLINE void advance_in_place(const Keys& token, const float* next, int64_t keys, const Rows& state, const Vec* v,
+                                 Vec* u, Vec* o) {
+  const Floats d;
+  Vec read[kVectors];
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < kVectors; ++j) read[j] = o[j] = hn::Zero(d);
+  for (int64_t i = 0; i < keys; ++i) {
+    const Vec w = hn::Set(d, token.decay[i]), b = hn::Set(d, token.b[i]), k = hn::Set(d, token.k[i]),
+              q = hn::Set(d, token.q[i]), a = hn::Set(d, next[i]);
+    float* row = state.data + i * state.stride;
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < kVectors; ++j) {
+      const Vec added = hn::MulAdd(b, u[j], hn::Mul(k, v[j]));
+      const Vec s = hn::MulAdd(w, hn::LoadU(d, row + j * kLanes), added);
+      hn::StoreU(s, d, row + j * kLanes);
+      o[j] = hn::MulAdd(q, s, o[j]);
+      read[j] = hn::MulAdd(a, s, read[j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < kVectors; ++j) u[j] = read[j];
+}
+
 // Advances the state by one token, from `from` to `to`, which may be equal. Returns Σ_κ q_κ S_κ of the new state in o.
 HWY_INLINE void advance(const Keys& token, int64_t keys, const Rows& from, const Rows& to, const Vec* v, Vec* o) {
   const Floats d;
