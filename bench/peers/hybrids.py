@@ -3,8 +3,8 @@
     build/bench-venv/bin/python bench/peers/hybrids.py [--only NAME ...] [--tokens 512 4096 8192] [--threads 2] [--rounds 3]
 
 The weights are random: speed does not depend on what a model has learned. llama.cpp's own quantizer makes the file, of type Q4_0: blocks of 4
-bits, but for small tensors and the embedding (Q6_K). Ours keeps the blocks of maps (int4), and the embedding in 8 bits. llama.cpp keeps 16-bit
-caches, as it does unless told otherwise. Opening, from files that are in the page cache, and memory are measured in processes of their own.
+bits, but for small tensors and the embedding (Q6_K). Ours keeps the blocks of maps (int4), and the embedding in 8 bits. Both keep 16-bit
+caches. Opening, from files that are in the page cache, and memory are measured in processes of their own.
 Behind more than 4,096 tokens only writing is timed. Before it is timed, a small model of each architecture with float32 weights must give llama.cpp's logits to 1e-3 of the largest.
 """
 
@@ -136,7 +136,7 @@ def check(name, architecture, kind, small):
 def measure(name, architecture, kind, settings):
     path, run = written(name, architecture, kind, settings, quantised=True)
     measure_opening(name, path, run)
-    ours, theirs = Ours(run, weights="int4"), Theirs(path, max(bench.tokens) + WRITTEN * (4 * bench.rounds + 8), bench.threads)
+    ours, theirs = Ours(run, weights="int4", cache="float16"), Theirs(path, max(bench.tokens) + WRITTEN * (4 * bench.rounds + 8), bench.threads)
     for count in bench.tokens:
         prompt = bench.torch.randint(settings["vocab_size"], (count,)).tolist()
         if count <= READ:

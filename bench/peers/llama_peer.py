@@ -18,11 +18,14 @@ def llama_module():
 
 
 class Ours:
-    def __init__(self, run, memory=None, weights="int8"):
+    def __init__(self, run, memory=None, weights="int8", cache=None):
+        """`cache`: the type of cached keys and values; None: float32."""
         import torch  # after the threads are pinned
 
         self.torch = torch
         self.model = torch.classes.cortado.LanguageModel(str(run), weights, json.dumps(memory) if memory else "")
+        if cache:
+            self.model.set_cache_type(cache)
 
     def read(self, tokens):
         for start in range(0, len(tokens), CHUNK):

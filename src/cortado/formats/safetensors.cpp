@@ -156,10 +156,11 @@ std::vector<int64_t> parse_shape(const Source& source, const std::string& name, 
   return shape;
 }
 
-// Returns a tensor that views `bytes` of the map and keeps the map open; a copy if `bytes` is not aligned for the type.
-at::Tensor view_of(const std::shared_ptr<const MappedFile>& map, const char* bytes, const std::vector<int64_t>& shape,
-                   at::ScalarType type) {
-  if (reinterpret_cast<uintptr_t>(bytes) % c10::elementSize(type) == 0) {
+// Returns a tensor that views `bytes` of the map and keeps the map open; a copy without a map, or if `bytes` is not
+// aligned for the type.
+at::Tensor tensor_of(const std::shared_ptr<const MappedFile>& map, const char* bytes, const std::vector<int64_t>& shape,
+                     at::ScalarType type) {
+  if (map && reinterpret_cast<uintptr_t>(bytes) % c10::elementSize(type) == 0) {
     return at::from_blob(const_cast<char*>(bytes), shape, [map](void*) {}, at::TensorOptions(type));
   }
   at::Tensor copy = at::empty(shape, type);
@@ -192,7 +193,8 @@ Entry parse_entry(const Source& source, const std::string& name, const Json& ent
   return found;
 }
 
-// The tensors are views of `bytes`, which are the map's if there is one.
+// The tensors are views of `bytes`, which are the map's, or without a map copies. Copies are checked in place of the
+// file: its pages are read once.
 TensorFile parse(std::string_view bytes, const std::string& name, const std::shared_ptr<const MappedFile>& map) {
   const Source source = open_source(name, bytes);
   source.fail_if(!source.header.starts_with('{'), "the header is no JSON object");
@@ -217,18 +219,12 @@ TensorFile parse(std::string_view bytes, const std::string& name, const std::sha
     offset = entry.end;
     const bool empty = entry.begin == entry.end;
     file.tensors.emplace_back(entry.name, empty ? at::empty(entry.shape, entry.type)
-                                                : view_of(map, source.data + entry.begin, entry.shape, entry.type));
+                                                : tensor_of(map, source.data + entry.begin, entry.shape, entry.type));
   }
   source.fail_if(offset != source.data_size, "the tensors end at byte ", offset, " of ", source.data_size);
   const auto checksum = file.metadata.find(kChecksum);
   source.fail_if(checksum != file.metadata.end() && checksum->second != checksum_of(file),
                  "its bytes do not match its checksum");
-  return file;
-}
-
-TensorFile owned(TensorFile file) {
-  for (auto& [name, tensor] : file.tensors) tensor = tensor.clone();
-  file.map = nullptr;
   return file;
 }
 
@@ -270,11 +266,9 @@ TensorFile map_safetensors(const std::string& path) {
   return parse(map->text(), path, map);
 }
 
-TensorFile read_safetensors(const std::string& path) { return owned(map_safetensors(path)); }
+TensorFile read_safetensors(const std::string& path) { return parse(MappedFile(path).text(), path, nullptr); }
 
-TensorFile parse_safetensors(std::string_view bytes, const std::string& name) {
-  return owned(parse(bytes, name, nullptr));
-}
+TensorFile parse_safetensors(std::string_view bytes, const std::string& name) { return parse(bytes, name, nullptr); }
 
 at::Tensor tensor_of_text(std::string_view text) {
   at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);

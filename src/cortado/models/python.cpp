@@ -51,6 +51,9 @@ class PythonLanguageModel : public torch::CustomClassHolder {
   // Maps tokens int64 [B, T] to logits [B, T, V].
   Tensor forward(const Tensor& tokens) { return model_->forward(tokens); }
 
+  // The type of cached keys and values, for states that are made from now on.
+  void set_cache_type(const std::string& type) { model_->set_cache_type(dtype_of(type)); }
+
   // Mean cross-entropy in nats per token. Targets have the tokens' shape; -1 is not counted. Dropout acts if
   // `training`.
   Tensor loss(const Tensor& tokens, const Tensor& targets, bool training) {
@@ -99,6 +102,7 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       .def(torch::init<const std::string&, const std::string&, const std::string&>(), "",
            {torch::arg("model"), torch::arg("dtype") = "float32", torch::arg("memory") = ""})
       .def("config", &PythonLanguageModel::config)
+      .def("set_cache_type", &PythonLanguageModel::set_cache_type)
       .def("parameters", &PythonLanguageModel::parameters)
       .def("forward", &PythonLanguageModel::forward)
       .def("loss", &PythonLanguageModel::loss, "",

@@ -33,11 +33,20 @@ struct Engine::Prefill {
 struct Engine::DecodeBatch {
   struct Row {
     Writer writer;
+    // Of an answer whose prompt has just been read, until its first step: its state, and whether others share this.
+    std::optional<ModelState> own = {};
+    bool shared = false;
+    std::shared_ptr<const Snapshot> begin = {};  // the snapshot of the prompt; null: not kept
+    // The token that the next step reads; none: the answer has ended. Not `chosen`: it is still to be chosen.
+    std::optional<int64_t> next = {};
+    bool chosen = false;
     Stopwatch since = {};  // time since its last token
   };
   size_t number;
-  ModelState state;  // one row per entry of `rows`
+  ModelState state;  // one row per entry of `rows` without a state of its own; these are the first ones
   std::vector<Row> rows;
+
+  int64_t bytes() const;
 };
 
 namespace {
@@ -64,6 +73,12 @@ const char* word(Finish finish) {
 }
 
 }  // namespace
+
+int64_t Engine::DecodeBatch::bytes() const {
+  int64_t total = 0;
+  for (const Row& row : rows) total += row.own ? row.own->bytes() : 0;
+  return !rows.empty() && !rows.front().own ? total + state.bytes() : total;
+}
 
 int64_t vocabulary_of(const ServedModel& served) {
   return served.tokenizer ? served.tokenizer->vocabulary() : served.model->config().vocabulary;
@@ -267,13 +282,10 @@ void Engine::start(const std::shared_ptr<Answer>& answer) {
 void Engine::write(DecodeBatch& batch) {
   std::vector<int64_t> staying, tokens;
   for (size_t i = 0; i < batch.rows.size(); ++i) {
-    try {
-      if (const auto token = write(batch, static_cast<int64_t>(i))) {
-        staying.push_back(static_cast<int64_t>(i));
-        tokens.push_back(*token);
-      }
-    } catch (const std::exception&) {  // fails alone
-      fail(batch.rows[i].writer);
+    if (!batch.rows[i].chosen) choose(batch, static_cast<int64_t>(i));
+    if (const auto token = batch.rows[i].next) {
+      staying.push_back(static_cast<int64_t>(i));
+      tokens.push_back(*token);
     }
   }
   try {
@@ -283,9 +295,22 @@ void Engine::write(DecodeBatch& batch) {
   }
 }
 
+// Chooses a row's next token and sends it. A row that fails does so alone.
+void Engine::choose(DecodeBatch& batch, int64_t row) {
+  DecodeBatch::Row& own = batch.rows[static_cast<size_t>(row)];
+  own.next.reset();
+  own.chosen = true;
+  try {
+    own.next = write(batch, row);
+  } catch (const std::exception&) {
+    fail(own.writer);
+  }
+}
+
 // Returns a row's next token; nothing if its answer has ended.
 std::optional<int64_t> Engine::write(DecodeBatch& batch, int64_t row) {
-  auto& [writer, since] = batch.rows[static_cast<size_t>(row)];
+  Writer& writer = batch.rows[static_cast<size_t>(row)].writer;
+  Stopwatch& since = batch.rows[static_cast<size_t>(row)].since;
   const int64_t before = writer.tokens();
   const auto token = writer.write();
   if (writer.tokens() > before) {
@@ -294,17 +319,23 @@ std::optional<int64_t> Engine::write(DecodeBatch& batch, int64_t row) {
     metrics_.count("cortado_written_tokens_total");
     since = Stopwatch();
   }
-  if (!token) finish(batch, writer, row);
+  if (!token) finish(batch, row);
   return token;
 }
 
 // Sends the answer's end before copying the state, unless the client wants the state.
-void Engine::finish(DecodeBatch& batch, Writer& writer, int64_t row) {
+void Engine::finish(DecodeBatch& batch, int64_t row) {
+  Writer& writer = batch.rows[static_cast<size_t>(row)].writer;
+  const auto begin = batch.rows[static_cast<size_t>(row)].begin;
   const Request& request = writer.answer().request();
   metrics_.count("cortado_answers_total", 1, concat("end=\"", word(writer.end()), "\""));
   metrics_.observe("cortado_request_seconds", writer.answer().age());
   if (!request.wants_state) writer.finish(nullptr);
   if (request.score_prompt) return;
+  if (begin) {  // nothing has been read since
+    if (request.wants_state) writer.finish(begin);
+    return;
+  }
   const auto tokens = writer.read_tokens();
   const LanguageModel& model = *models_[batch.number].model;
   // The last remaining row's state has no other user and need not be copied.
@@ -314,15 +345,42 @@ void Engine::finish(DecodeBatch& batch, Writer& writer, int64_t row) {
   if (request.wants_state) writer.finish(snapshot);
 }
 
+// Drops the other rows than those that stay. New ones join the batch's state; a row that is alone brings its own.
+void Engine::gather(DecodeBatch& batch, const std::vector<int64_t>& staying) {
+  const LanguageModel& model = *models_[batch.number].model;
+  std::vector<DecodeBatch::Row> rows;
+  std::vector<int64_t> old;
+  std::vector<ModelState> parts;
+  bool shared = false;
+  for (const int64_t number : staying) {
+    DecodeBatch::Row& row = rows.emplace_back(std::move(batch.rows[static_cast<size_t>(number)]));
+    row.begin.reset();
+    row.chosen = false;
+    if (row.own) {
+      shared = shared || row.shared;
+      parts.push_back(*std::exchange(row.own, std::nullopt));
+    } else {
+      old.push_back(number);
+    }
+  }
+  if (parts.empty()) {
+    if (old.empty()) batch.state = {};
+    if (old.size() < batch.rows.size() && !old.empty()) batch.state = batch.state.index(numbers(old, model.device()));
+  } else if (parts.size() == 1 && old.empty() && !shared) {
+    batch.state = std::move(parts[0]);
+  } else {
+    std::vector<ModelState> all;
+    for (const int64_t number : old) all.push_back(row_of(batch.state, number));
+    std::move(parts.begin(), parts.end(), std::back_inserter(all));
+    batch.state = model.join(all, kPiece);
+  }
+  batch.rows = std::move(rows);
+}
+
 // Reads `tokens` into the rows that stay and drops the other rows.
 void Engine::step(DecodeBatch& batch, const std::vector<int64_t>& staying, const std::vector<int64_t>& tokens) {
   const LanguageModel& model = *models_[batch.number].model;
-  if (staying.size() < batch.rows.size()) {
-    std::vector<DecodeBatch::Row> rows;
-    for (const int64_t row : staying) rows.push_back(std::move(batch.rows[static_cast<size_t>(row)]));
-    batch.rows = std::move(rows);
-    batch.state = staying.empty() ? ModelState{} : batch.state.index(numbers(staying, model.device()));
-  }
+  gather(batch, staying);
   if (staying.empty()) return;
   const Stopwatch since;
   const RowsApart apart;
@@ -434,13 +492,16 @@ bool Engine::is_kept(const Prefill& prefill) const {
   return prefill.done == prefill.junction || std::find(marks.begin(), marks.end(), prefill.done) != marks.end();
 }
 
-void Engine::keep(const Prefill& prefill, const ModelState& state) {
+std::shared_ptr<const Snapshot> Engine::keep(const Prefill& prefill, const ModelState& state) {
   const Request& request = prefill.answer->request();
+  auto snapshot = snapshot_of(*models_[request.model].model, state, prefill.logits, prefill.done);
   cache_.keep(static_cast<int64_t>(request.model), std::span(request.tokens).first(static_cast<size_t>(prefill.done)),
-              snapshot_of(*models_[request.model].model, state, prefill.logits, prefill.done));
+              snapshot);
+  return snapshot;
 }
 
-// The whole prompt has been read: its answers join the batch.
+// The whole prompt has been read: its answers join the batch, and send their first tokens, which need not wait until the
+// others' prompts have been read.
 void Engine::begin_writing(Prefill& prefill) {
   const auto& answer = prefill.answer;
   const Request& request = answer->request();
@@ -452,17 +513,19 @@ void Engine::begin_writing(Prefill& prefill) {
   }
   // Everything that may fail comes before the batch changes.
   batch.rows.reserve(batch.rows.size() + rows.size());
-  // The batch consists of this answer only, so its state need not be copied.
-  if (batch.rows.empty() && request.choices == 1) {
-    if (!request.score_prompt) keep(prefill, served.model->fork(prefill.state));
-    batch.state = std::move(prefill.state);
-  } else {
-    std::vector<ModelState> states(static_cast<size_t>(request.choices), prefill.state);
-    if (!batch.rows.empty()) states.insert(states.begin(), batch.state);
-    batch.state = served.model->join(states, kPiece);
-    if (!request.score_prompt) keep(prefill, prefill.state);
+  const bool alone = batch.rows.empty() && prefills_.empty() && request.choices == 1;
+  std::shared_ptr<const Snapshot> begin;
+  if (!request.score_prompt) begin = keep(prefill, alone ? served.model->fork(prefill.state) : prefill.state);
+  for (DecodeBatch::Row& row : rows) {
+    row.own = prefill.state;
+    row.shared = !alone;
+    row.begin = begin;
   }
   std::move(rows.begin(), rows.end(), std::back_inserter(batch.rows));
+  for (auto row = static_cast<int64_t>(batch.rows.size() - rows.size()); row < static_cast<int64_t>(batch.rows.size());
+       ++row) {
+    choose(batch, row);
+  }
 }
 
 void Engine::end_pooling(Prefill& prefill) {
@@ -476,7 +539,7 @@ void Engine::publish() {
   Load load;
   for (const auto& batch : batches_) {
     load.writing += static_cast<int64_t>(batch->rows.size());
-    if (!batch->rows.empty()) load.state_bytes += batch->state.bytes();
+    load.state_bytes += batch->bytes();
   }
   load.reading = static_cast<int64_t>(prefills_.size());
   load.cache_bytes = cache_.bytes();

@@ -109,9 +109,11 @@ class Engine {
   void admit();
   void start(const std::shared_ptr<Answer>& answer);
   void write(DecodeBatch& batch);
+  void choose(DecodeBatch& batch, int64_t row);
   std::optional<int64_t> write(DecodeBatch& batch, int64_t row);
   void step(DecodeBatch& batch, const std::vector<int64_t>& staying, const std::vector<int64_t>& tokens);
-  void finish(DecodeBatch& batch, Writer& writer, int64_t row);
+  void finish(DecodeBatch& batch, int64_t row);
+  void gather(DecodeBatch& batch, const std::vector<int64_t>& staying);
   void fail_all(DecodeBatch& batch);
   void read();
   double read_on(Prefill& prefill, double tokens);
@@ -119,7 +121,7 @@ class Engine {
   void end_piece(Prefill& prefill);
   double score(Prefill& prefill, double tokens);
   bool is_kept(const Prefill& prefill) const;
-  void keep(const Prefill& prefill, const ModelState& state);
+  std::shared_ptr<const Snapshot> keep(const Prefill& prefill, const ModelState& state);
   void begin_writing(Prefill& prefill);
   void end_pooling(Prefill& prefill);
   void publish();

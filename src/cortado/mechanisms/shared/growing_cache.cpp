@@ -9,8 +9,9 @@ namespace {
 Tensor with_room(const Tensor& cache, int64_t used, int64_t places) {
   if (cache.size(1) >= places) return cache;
   const int64_t blocks = (places + kCacheBlock - 1) / kCacheBlock;
-  Tensor wider = at::zeros({cache.size(0), blocks * kCacheBlock, cache.size(2), cache.size(3)}, cache.options());
+  Tensor wider = at::empty({cache.size(0), blocks * kCacheBlock, cache.size(2), cache.size(3)}, cache.options());
   wider.narrow(1, 0, used).copy_(cache.narrow(1, 0, used));
+  wider.narrow(1, used, wider.size(1) - used).zero_();
   return wider;
 }
 
