@@ -47,6 +47,7 @@ void Answer::finish(AnswerPart part, WrittenAnswer written) {
 void Answer::fail(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
+    if (unfinished_ == 0) return;  // all answers had ended
     error_ = std::move(error);
   }
   changed_.notify_all();
