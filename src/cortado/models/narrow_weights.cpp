@@ -79,6 +79,7 @@ void load_narrow_weights(const ModelConfig& config, Backbone& model, const std::
     fail_input_if(whole == parts.end() || whole->second.sizes() != parameter.value().sizes(), other, "\"", name,
                   "\" is not ", parameter.value().sizes());
     Tensor(parameter.value()).copy_(whole->second);
+    file.map->release(whole->second.const_data_ptr(), whole->second.nbytes());
   }
   const bool same = config.architecture_hash() == model.config().architecture_hash();
   fail_input_if(same && used != tensors.size(), other, "it has tensors that the model lacks");

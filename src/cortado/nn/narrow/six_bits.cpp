@@ -9,6 +9,13 @@ namespace {
 
 constexpr int64_t kParts = kSixBlock / kSixGroup;
 
+// x to the nearest whole number, for |x| up to 2^22; without a call, so that loops over numbers can run in vectors. Callers
+// test whether the result is exact, which a larger one is not.
+float whole_near(float x) {
+  constexpr float kBig = 12582912.0F;  // 1.5 · 2^23: what is added to it loses its fraction
+  return (x + kBig) - kBig;
+}
+
 // The largest of 16 numbers' sizes.
 float largest_of(const float* x) {
   float largest = 0;
@@ -21,21 +28,21 @@ float step_of_sixteen(const float* x) {
   const float largest = largest_of(x);
   if (largest == 0) return 0;
   for (int multiple = 32; multiple > 0; --multiple) {
-    const float step = largest / static_cast<float>(multiple);
-    const bool all = std::all_of(x, x + kSixGroup, [&](float number) {
-      return std::nearbyint(number / step) * step == number;  // exact: both factors are short
-    });
-    if (all) return step;
+    const float step = largest / static_cast<float>(multiple), inverse = 1 / step;
+    int off = 0;  // numbers that are no multiples
+    for (int64_t i = 0; i < kSixGroup; ++i) off += whole_near(x[i] * inverse) * step != x[i];  // exact: short factors
+    if (off == 0) return step;
   }
   return INFINITY;
 }
 
 // Writes x = unit · scale · (value - 32) for 16 numbers; false if they are no such products.
 bool factor(const float* x, float unit, int8_t& scale, uint8_t* values) {
+  const float inverse = 1 / unit;
   std::array<int, kSixGroup> whole{};
   int common = 0, least = 0, most = 0;
   for (int64_t i = 0; i < kSixGroup; ++i) {
-    const float at = std::nearbyint(x[i] / unit);
+    const float at = whole_near(x[i] * inverse);
     if (!(std::abs(at) <= 4096) || at * unit != x[i]) return false;
     whole[i] = static_cast<int>(at);
     common = std::gcd(common, whole[i]);
