@@ -70,7 +70,6 @@ test_program(serve cli bench)
 
 slow_tests(primitives 10 GatedScanKernel.TheNumberOfThreadsChangesNothing)
 slow_tests(mechanisms 30 */Conformance.EqualsItsDefinitionOverAThousandTokens/*)
-slow_tests(models 10 Chat.LooksAreNotEnough)  # starts a Python per case
 slow_tests(tasks 6 Pathfinder.HalfAreConnected Regbench.DrawsAsThePublicGenerator)
 set_tests_properties(primitives PROPERTIES COST 20)
 set_tests_properties(mechanisms PROPERTIES COST 45)

@@ -35,19 +35,6 @@ TEMPLATES = {
 }
 
 CHATML = TEMPLATES["chatml"]
-# Templates with the marks of known ones that write something else.
-LOOKALIKES = {
-    "a begin mark": "{{ bos_token }}" + CHATML,
-    "thoughts": CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n"),
-    "another separator": CHATML.replace("message['role'] + '\n'", "message['role'] + ' '"),
-    "trimmed": CHATML.replace("message['content']", "message['content'] | trim"),
-    "no answers": CHATML.replace("{% for message in messages %}", "{% for message in messages if message.role != 'assistant' %}"),
-    "another end": TEMPLATES["llama3"].replace("<|eot_id|>", "<|end|>"),
-    "mistral 7": "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}[SYSTEM_PROMPT]{{ message['content'] }}"
-    "[/SYSTEM_PROMPT]{% elif message['role'] == 'user' %}[INST]{{ message['content'] }}[/INST]{% else %}{{ message['content'] + eos_token }}"
-    "{% endif %}{% endfor %}",
-}  # fmt: skip
-
 # Shortened: without tools.
 LLAMA32 = (
     "{{- bos_token }}{%- if strftime_now is defined %}{%- set date_string = strftime_now('%d %b %Y') %}{%- else %}"

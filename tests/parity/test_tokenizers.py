@@ -9,11 +9,10 @@ import random
 import struct
 import unicodedata
 
-import jinja2.sandbox
 import pytest
 import torch
 import transformers
-from chat_templates import LLAMA32, LOOKALIKES, TEMPLATES
+from chat_templates import LLAMA32, TEMPLATES
 from gguf_files import write_vocabulary
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -407,49 +406,54 @@ def test_smollm2(open_vocabulary, check_export, lines, smollm2):
     folder = check_export(ours, theirs, lines[:2000])
     whole = transformers.AutoTokenizer.from_pretrained(folder)
     talk = [{"role": "user", "content": "What is 2+2?"}, {"role": "assistant", "content": "4."}, {"role": "user", "content": "Why?"}]
-    pieces = [part for message in talk for part in (message["role"], message["content"])]
-    assert whole.apply_chat_template(talk, tokenize=False, add_generation_prompt=True) == ours.chat(pieces, True)
+    assert whole.apply_chat_template(talk, tokenize=False, add_generation_prompt=True) == ours.chat(json.dumps({"messages": talk}))
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == list(ours.stops())
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_chat_templates(open_vocabulary, lines, tmp_path, name):
+    """They are kept, rendered as transformers does, and exported as they were."""
     theirs = byte_level_tokenizer("gpt2", tuple(lines))
     ours = open_vocabulary(metadata_of(theirs, pre="gpt-2", begin=1, end=2, chat_template=TEMPLATES[name]))
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(TEMPLATES[name])
+    assert ours.chat_template() == TEMPLATES[name] and 2 in ours.stops()
     assert ours.export_to(str(tmp_path))
-    exported = environment.from_string(json.loads((tmp_path / "tokenizer_config.json").read_text())["chat_template"])
-    talk = [("user", " \u00a0What is\n2+2? \u3000"), ("assistant", "4."), ("user", "And 3+3?")]
-    for messages in (talk, talk[:1], talk[:2], [("system", "Be brief."), *talk]):
-        if messages[0][0] == "system" and name == "gemma":
-            continue  # its template has no system messages: ours puts them before the first question
+    whole = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    talk = [says("user", " \u00a0What is\n2+2? \u3000"), says("assistant", "4."), says("user", "And 3+3?")]
+    for messages in (talk, talk[:1], talk[:2], [says("system", "Be brief."), *talk]):
         for ask in (True, False):
-            expected = template.render(
-                messages=[{"role": role, "content": content} for role, content in messages],
-                add_generation_prompt=ask, bos_token=SPECIAL[1], eos_token=SPECIAL[2],
-            )  # fmt: skip
-            assert ours.chat([part for message in messages for part in message], ask) == expected
-            assert exported.render(
-                messages=[{"role": role, "content": content} for role, content in messages],
-                add_generation_prompt=ask, bos_token=SPECIAL[1], eos_token=SPECIAL[2],
-            ) == expected  # fmt: skip
-    assert "None" not in exported.render(messages=[{"role": "user", "content": "Hi"}])  # no bos_token, no eos_token
-    with pytest.raises(jinja2.exceptions.UndefinedError):  # raise_exception is transformers'
-        exported.render(messages=[{"role": "user", "content": "Hi"}, {"role": "tool", "content": "x"}], bos_token="", eos_token="")
-    assert 2 in ours.stops()
+            asked = json.dumps({"messages": messages, "add_generation_prompt": ask})
+            if messages[0]["role"] == "system" and name == "gemma":
+                with pytest.raises(RuntimeError, match="refuses the conversation: System role not supported"):
+                    ours.chat(asked)
+                continue
+            text = whole.apply_chat_template(messages, tokenize=False, add_generation_prompt=ask)
+            assert ours.chat(asked) == text
+            assert ours.encode_chat(asked) == ours.encode([text])[0]
 
 
-@pytest.mark.parametrize("name", LOOKALIKES)
-def test_templates_that_look_like_known_ones(open_vocabulary, cortado, lines, tmp_path, name):
-    """They count as unknown templates: the import says so, and chatting is refused."""
-    theirs = byte_level_tokenizer("gpt2", tuple(lines))
-    ours = open_vocabulary(metadata_of(theirs, pre="gpt-2", begin=1, end=2, chat_template=LOOKALIKES[name]))
-    assert ours.chat_template() == ""
-    with pytest.raises(RuntimeError, match="none of those known here: chatml"):
-        ours.chat(["user", "Hi"])
+def says(role, content):
+    return {"role": role, "content": content}
+
+
+def test_named_templates(open_tokenizer, lines, tmp_path):
+    """Those of tokenizer_config.json's list, and files, which count more."""
+    (tmp_path / "theirs").mkdir()
+    folder = saved(byte_level_tokenizer("gpt2", tuple(lines)), tmp_path / "theirs")
+    named = [{"name": "default", "template": "one {{ messages[0].content }}"}, {"name": "tool_use", "template": "two"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    asked, tools = {"messages": [says("user", "Hi")]}, {"tools": [{}]}
+    ours = open_tokenizer(folder, "huggingface")
+    assert ours.chat(json.dumps(asked)) == "one Hi" and ours.chat(json.dumps(asked | tools)) == "two"
+    assert ours.export_to(str(tmp_path))
+    again = open_tokenizer(tmp_path, "huggingface")
+    assert again.chat(json.dumps(asked | tools)) == "two"
+    (folder / "chat_template.jinja").write_text("three")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("four")
+    ours = open_tokenizer(folder, "huggingface")
+    assert ours.chat(json.dumps(asked)) == "three" and ours.chat(json.dumps(asked | tools)) == "four"
     ours.save(str(tmp_path / "native"))
-    assert "none of those known here" in json.loads((tmp_path / "native" / "tokenizer.json").read_text())["special"]["chat"]["problem"]
+    assert open_tokenizer(tmp_path / "native").chat(json.dumps(asked | tools)) == "four"
 
 
 def test_the_date_is_that_of_today(open_vocabulary, lines, tmp_path):
@@ -459,7 +463,6 @@ def test_the_date_is_that_of_today(open_vocabulary, lines, tmp_path):
     assert ours.export_to(str(tmp_path))
     whole = transformers.AutoTokenizer.from_pretrained(tmp_path)
     talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": " Why? "}]
-    pieces = [part for message in talk for part in (message["role"], message["content"])]
     for template in (LLAMA32, None):
         expected = whole.apply_chat_template(talk, tokenize=False, add_generation_prompt=True, chat_template=template)
-        assert ours.chat(pieces, True) == expected and f"{datetime.datetime.now():%d %b %Y}" in expected
+        assert ours.chat(json.dumps({"messages": talk})) == expected and f"{datetime.datetime.now():%d %b %Y}" in expected

@@ -98,7 +98,8 @@ def test_conversations(theirs, open_vocabulary):
     from chat_templates import TEMPLATES
 
     ours = open_vocabulary({**metadata(theirs, 65536), "end_turn": 261, "chat_template": TEMPLATES["rwkv"]})
-    assert ours.stops() == [0, 261] and ours.chat(["system", "Be brief.", "user", " Why? "], True) == "<s>System: Be brief.\n\nUser: Why?\n\nAssistant:"
+    asked = json.dumps({"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Why? "}]})
+    assert ours.stops() == [0, 261] and ours.chat(asked) == "<s>System: Be brief.\n\nUser: Why?\n\nAssistant:"
 
 
 def test_a_written_gguf_file(folder, theirs, odd, cortado, open_tokenizer, tmp_path):

@@ -231,7 +231,7 @@ def test_a_model_that_talks(smollm2, cortado, root, tmp_path):
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     own = CortadoTokenizer.from_pretrained(smollm2).own
-    assert text == own._own.chat(["user", messages[0]["content"]], True)
+    assert text == own._own.chat(json.dumps({"messages": messages}))
     encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     assert encoded["input_ids"][0].tolist() == own.encode(text)
     answer = model.generate(**encoded, max_new_tokens=12, do_sample=False)[0, encoded["input_ids"].shape[1] :]

@@ -104,7 +104,8 @@ def test_roles_and_parts(client):
         return reply.choices[0].message.content, reply.usage.prompt_tokens
 
     expected = answer("system", "Answer in French.")
-    assert answer("developer", "Answer in French.") == expected
+    # The template gets it as it is, and puts its own system message before it.
+    assert answer("developer", "Answer in French.")[1] > expected[1]
     assert answer("system", [{"type": "text", "text": "Answer "}, {"type": "text", "text": "in French."}]) == expected
     assert answer("system", "Answer.")[1] < expected[1]
 

@@ -112,7 +112,7 @@ def test_the_documents_first_calls(make, demo, parts, tmp_path, target):
                     check_answer(one)
         assert calls >= 5, "are the documents read rightly?"
         models = json.loads(server.paste(f"curl -s {ADDRESS}/v1/models")[0])["data"]
-        assert [(it["id"], it["chat"]) for it in models] == [("run", None) if target == "serve-demo" else ("smollm2", "chatml")]
+        assert [(it["id"], it["chat"]) for it in models] == [("run", None) if target == "serve-demo" else ("smollm2", "jinja")]
 
 
 def test_a_conversation_goes_on_in_the_shell(make, demo, parts, tmp_path):

@@ -21,6 +21,7 @@
 #include "cortado/models/pretrained/folder.h"
 #include "cortado/models/pretrained/pretrained.h"
 #include "cortado/models/pretrained/rwkv_published.h"
+#include "cortado/tokenizers/chat.h"
 #include "cortado/tokenizers/import.h"
 
 namespace cortado {
@@ -178,7 +179,7 @@ Imported ModelImport::write(const std::string& out, std::optional<at::ScalarType
     write_generation_config(sampling_, folder);
     if (tokenizer_) tokenizer_->save(folder + "/tokenizer");
   });
-  if (tokenizer_) imported.no_chat = tokenizer_->special().chat.problem;
+  if (tokenizer_) imported.no_chat = Chat(*tokenizer_).problem();
   return imported;
 }
 

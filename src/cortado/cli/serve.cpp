@@ -19,6 +19,7 @@
 #include "cortado/generate/session.h"
 #include "cortado/http/server.h"
 #include "cortado/models/adapted.h"
+#include "cortado/tokenizers/chat.h"
 
 namespace cortado {
 namespace {
@@ -186,13 +187,15 @@ void warn_of_openness(const HttpOptions& http) {
 void introduce(const HttpServer& server, const std::vector<ServedModel>& served, bool page) {
   std::string models;
   for (const ServedModel& it : served) {
-    const ChatStyle chat = it.tokenizer ? it.tokenizer->special().chat : ChatStyle{};
-    const std::string unable = chat.taught() ? "; its chat template is unknown here: it continues prompts"
-                                             : "; no chat model: it continues texts";
+    const bool taught = it.tokenizer && it.tokenizer->special().chat.taught();
+    const std::string problem = taught ? Chat(*it.tokenizer).problem() : "";
     models +=
         concat(models.empty() ? "" : ", ", it.name, " (", human_count(static_cast<double>(it.model->parameter_count())),
                " parameters", it.memory.empty() || it.memory == "no --memory" ? "" : concat(", ", it.memory),
-               chat.name.empty() ? unable : "", ")");
+               !taught           ? "; no chat model: it continues texts"
+               : problem.empty() ? ""
+                                 : concat("; ", problem),
+               ")");
   }
   std::cout << "listening at " << server.address();
   if (page) std::cout << "\n  page    " << server.address() << "/ in a browser";

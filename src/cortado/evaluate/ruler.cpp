@@ -64,8 +64,9 @@ class RulerEvaluation {
   RulerEvaluation(const RulerRequest& request, const RulerMaterial& material, const OpenModel& subject,
                   ResultFile& file)
       : request_(request), material_(material), subject_(subject), file_(file) {
-    const ChatStyle& style = subject.tokenizer->special().chat;
-    if (!request.plain && !(style.name.empty() && style.problem.empty())) chat_.emplace(*subject.tokenizer);
+    if (request.plain || !subject.tokenizer->special().chat.taught()) return;
+    chat_.emplace(*subject.tokenizer);
+    chat_->need_template();
   }
 
   void ask_all() {
@@ -111,13 +112,14 @@ class RulerEvaluation {
     return found;
   }
 
-  std::string rendered(const RulerQuestion& question) const {
-    return chat_ ? chat_->render({{"user", question.text}}, true) : question.text;
+  jinja::Text rendered(const RulerQuestion& question) const {
+    return chat_ ? chat_->render(Json::array({chat_message("user", question.text)})) : jinja::Text(question.text);
   }
 
   std::vector<int32_t> encode(const RulerQuestion& question) const {
-    const std::string text = rendered(question) + question.answer_prefix;
-    return chat_ ? subject_.tokenizer->encode(text) : encode_prompt(*subject_.tokenizer, text);
+    jinja::Text text = rendered(question);
+    text.write(question.answer_prefix);
+    return chat_ ? chat_->encode(text).tokens : encode_prompt(*subject_.tokenizer, text.bytes());
   }
 
   // Sorts prompts by their tokens, so that those of a batch share a long prefix, which is read once.
@@ -126,7 +128,7 @@ class RulerEvaluation {
     for (const int64_t index : part.indices) {
       if (request_.poll) request_.poll();
       const auto question = questions.make(index);
-      if (question) prompts.push_back({index, *question, rendered(*question), encode(*question)});
+      if (question) prompts.push_back({index, *question, rendered(*question).bytes(), encode(*question)});
     }
     if (prompts.empty()) questions.refuse(part.indices.front());
     if (prompts.size() < part.indices.size() && request_.ranks.first()) {

@@ -10,9 +10,7 @@ namespace {
 
 class Talker : public Tokenizer {
  public:
-  explicit Talker(const std::string& style, const std::string& problem = "") {
-    special_.chat = {.name = style, .system = "", .problem = problem};
-  }
+  explicit Talker(const std::string& chat_template) { special_.chat.text = chat_template; }
   std::string kind() const override { return "talker"; }
   int64_t vocabulary() const override { return 1; }
   std::vector<int32_t> encode(std::string_view /*text*/) const override { return {}; }
@@ -26,14 +24,12 @@ class Talker : public Tokenizer {
 
 TEST(Defaults, WhereARunSaysNothing) {
   const TemporaryDirectory run;
-  const Talker taught("chatml"), another("", "its template is another"), untaught("");
+  const Talker taught("{{ messages[0].content }}"), untaught("");
   EXPECT_TRUE(default_sampling(run.path(), &untaught).empty());
   EXPECT_TRUE(default_sampling(run.path(), nullptr).empty());
   const Json llama = {
       {"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}, {"repetition_penalty", 1.0}};
   EXPECT_EQ(sampling_json(default_sampling(run.path(), &taught).over({})), llama);
-  // A chat template that is unknown here.
-  EXPECT_EQ(sampling_json(default_sampling(run.path(), &another).over({})), llama);
   // Fields that are not about sampling do not count as settings.
   write_file(run.path() + "/generation_config.json", R"({"eos_token_id": 2, "temperature": null, "_from": "x"})");
   EXPECT_EQ(sampling_json(default_sampling(run.path(), &taught).over({})), llama);

@@ -34,29 +34,39 @@ Generated generate(Session& session, const GenerateOptions& options,
   return result;
 }
 
+namespace {
+
+// Stands for an answer whose tokens the session holds already.
+constexpr const char* kSaid = "...";
+
+}  // namespace
+
 Conversation::Conversation(Session& session, const std::string& system)
     : session_(session), chat_(*session.tokenizer()) {
+  chat_.need_template();
   fail_input_if(session.depth() > 0 && !system.empty(),
                 "[chat] the loaded state already has its system message: it cannot get another one");
-  if (!system.empty()) messages_ = {{"system", system}};
+  if (!system.empty()) messages_.push_back(chat_message("system", system));
   // All that matters about a loaded session is that it ended with an answer.
-  if (session.depth() > 0) messages_ = {{"user", ""}, {"assistant", ""}};
-}
-
-bool Conversation::turn_has_ended() const {
-  const auto recent = session_.recent();
-  return !recent.empty() && session_.tokenizer()->special().is_stop(recent.back());
+  if (session.depth() > 0) {
+    messages_.push_back(chat_message("user", kSaid));
+    messages_.push_back(chat_message("assistant", kSaid));
+  }
 }
 
 int64_t Conversation::ask(const std::string& question, const std::function<bool()>& cancelled) {
-  const std::vector<ChatMessage> more = {{"user", question}};
+  Json all = messages_;
+  all.push_back(chat_message("user", question));
+  const jinja::Text text = chat_.render(all);
   std::vector<int32_t> tokens;
   if (messages_.size() < 2) {
-    auto all = messages_;
-    all.insert(all.end(), more.begin(), more.end());
-    tokens = chat_.encode(all, true);
+    tokens = chat_.encode(text).tokens;
   } else {
-    tokens = chat_.encode_next(messages_, more, turn_has_ended());
+    const auto recent = session_.recent();
+    auto next = chat_.encode_next(text, messages_.size() - 1, recent.empty() ? -1 : recent.back());
+    fail_input_if(!next,
+                  "[chat] the model's chat template leaves earlier answers out: it cannot continue a conversation");
+    tokens = std::move(*next);
   }
   const auto count = static_cast<int64_t>(tokens.size());
   // A question that fits one chunk cannot be cancelled, so it needs no copy.
@@ -66,8 +76,8 @@ int64_t Conversation::ask(const std::string& question, const std::function<bool(
     session_ = std::move(*before);
     return 0;
   }
-  messages_.push_back({"user", question});
-  messages_.push_back({"assistant", ""});
+  messages_ = std::move(all);
+  messages_.push_back(chat_message("assistant", kSaid));
   return count;
 }
 

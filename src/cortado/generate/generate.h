@@ -52,11 +52,9 @@ class Conversation {
   Generated answer(GenerateOptions options, const std::function<void(std::string_view)>& write);
 
  private:
-  bool turn_has_ended() const;
-
   Session& session_;
   Chat chat_;
-  std::vector<ChatMessage> messages_;
+  Json messages_ = Json::array();  // the answers stand for themselves: the session holds their tokens
 };
 
 }  // namespace cortado

@@ -14,8 +14,14 @@ int64_t vocabulary_of(const ServedModel& served) {
   return served.tokenizer ? served.tokenizer->vocabulary() : served.model->config().vocabulary;
 }
 
+// Compiles the models' chat templates.
+static std::vector<ServedModel> with_chats(std::vector<ServedModel> models) {
+  for (ServedModel& it : models) it.chat = it.tokenizer ? std::make_shared<const Chat>(*it.tokenizer) : nullptr;
+  return models;
+}
+
 Engine::Engine(std::vector<ServedModel> models, const EngineOptions& options)
-    : models_(std::move(models)), options_(options), cache_(options.cache_bytes) {
+    : models_(with_chats(std::move(models))), options_(options), cache_(options.cache_bytes) {
   fail_input_if(models_.empty(), "[serve] there is no model");
   fail_input_if(options.rows < 1 || options.waiting < 0 || options.prefill_tokens < 1,
                 "[serve] rows and prefill tokens must be >= 1, waiting >= 0, got ", options.rows, ", ",

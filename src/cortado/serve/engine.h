@@ -16,6 +16,7 @@
 #include "cortado/serve/metrics.h"
 #include "cortado/serve/state_cache.h"
 #include "cortado/serve/writer.h"
+#include "cortado/tokenizers/chat.h"
 
 namespace cortado {
 
@@ -28,6 +29,7 @@ struct ServedModel {
   int64_t created = 0;                         // seconds since 1970
   SamplingOptions sampling = {};               // defaults for requests that do not set them
   std::string base = {};                       // the model that its adapters belong to; "": it has none
+  std::shared_ptr<const Chat> chat = {};       // made by the engine, if there is a tokenizer
 };
 
 int64_t vocabulary_of(const ServedModel& served);  // number of tokens that may be generated

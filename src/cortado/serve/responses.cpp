@@ -14,18 +14,6 @@ using namespace std::chrono_literals;
 
 constexpr int64_t kMostItems = 100;
 
-Json messages_json(const std::vector<ChatMessage>& messages) {
-  Json list = Json::array();
-  for (const auto& [role, content] : messages) list.push_back({{"role", role}, {"content", content}});
-  return list;
-}
-
-std::vector<ChatMessage> messages_of(const Json& list) {
-  std::vector<ChatMessage> messages;
-  for (const Json& item : list) messages.push_back({item.at("role"), item.at("content")});
-  return messages;
-}
-
 Json item_of(const std::string& role, const std::string& text) {
   const char* type = role == "assistant" ? "output_text" : "input_text";
   return {{"id", new_id("msg_")},
@@ -50,16 +38,16 @@ std::string message_id_of(const std::string& response) { return "msg_" + respons
 std::string response_id_of(const std::string& message) { return "resp_" + message.substr(message.find('_') + 1); }
 
 // `said` returns the text of an answer by its item's id.
-std::vector<ChatMessage> read_input(Body& body, const std::function<std::string(const std::string& id)>& said) {
+Json read_input(Body& body, const std::function<std::string(const std::string& id)>& said) {
   const Json& input = body.any("input");
-  if (input.is_string()) return {{"user", input.get<std::string>()}};
+  if (input.is_string()) return Json::array({chat_message("user", input.get<std::string>())});
   if (!input.is_array() || input.empty()) body.fail("input", "must be a text or a list of messages");
-  std::vector<ChatMessage> messages;
+  Json messages = Json::array();
   for (size_t i = 0; i < input.size(); ++i) {
     Body item(input[i], kItem, body.strict(), concat("input[", i, "]"));
     const std::string type = item.text("type", "message");
     if (type == "item_reference") {
-      messages.push_back({"assistant", said(item.text("id"))});
+      messages.push_back(chat_message("assistant", said(item.text("id"))));
       item.finish();
       continue;
     }
@@ -67,13 +55,8 @@ std::vector<ChatMessage> read_input(Body& body, const std::function<std::string(
       item.fail("type", concat("can only be \"message\" or \"item_reference\", got ", Json(type).dump()));
     }
     item.ignore({"id"});
-    std::string role = item.text("role");
-    if (role == "developer") role = "system";
-    if (role != "user" && role != "assistant" && role != "system") {
-      item.fail("role",
-                concat("must be \"user\", \"assistant\", \"system\" or \"developer\", got ", Json(role).dump()));
-    }
-    messages.push_back({role, read_words(item, role, {"input_text", "output_text", "text"})});
+    const std::string role = read_role(item);
+    messages.push_back(chat_message(role, read_words(item, role, {"input_text", "output_text", "text"})));
     item.finish();
     body.note(item);
   }
@@ -98,13 +81,13 @@ bool wants_scores(Body& body) {
 struct Responses::Turn {
   size_t model = 0;
   std::string instructions;
-  std::vector<ChatMessage> input;  // of this turn
+  Json input;  // the messages of this turn
+  ChatOptions options = {};
   // Restored from the previous response by read_history(); empty in a first turn.
-  std::vector<ChatMessage> messages = {};
+  Json messages = Json::array();
   std::vector<int32_t> tokens = {};
-  size_t head = 0, head_messages = 0;  // numbers of tokens and of messages in the first turn's prompt
   std::string old_instructions = {};
-  bool ended = true;  // whether the last answer closed its turn
+  Json old_options = Json::object();
   StateCache::Found snapshot = {};
 };
 
@@ -144,70 +127,38 @@ void Responses::read_history(Turn& turn, const std::string& previous) {
   if (record.at("response").at("status") == "failed") {
     throw WireError(400, "the response before has failed: there is no answer to go on from", "previous_response_id");
   }
-  turn.messages = messages_of(record.at("messages"));
-  turn.head = record.at("head");
-  turn.head_messages = record.at("head_messages");
-  turn.ended = record.at("ended");
+  turn.messages = record.at("messages");
   turn.old_instructions = record.at("instructions");
+  turn.old_options = record.value("template_options", Json::object());
   turn.tokens = std::move(before.tokens);
   turn.snapshot = before.snapshot;
 }
 
-// Makes the conversation's tokens up to the beginning of the answer. Earlier turns are not tokenised again, except for
-// the first turn's prompt if the instructions in it have changed or a later system message joins it.
+// Makes the conversation's tokens up to the beginning of the answer. Earlier turns are not tokenised again, unless the
+// template now writes them differently: for other instructions, or because it leaves thoughts out of earlier answers.
 void Responses::start_sequence(Turn& turn) const {
-  const Chat chat = Chat::or_text(tokenizer_of(engine_.models()[turn.model]));
+  const ServedModel& served = engine_.models()[turn.model];
+  Json all = Json::array();
+  if (!turn.instructions.empty()) all.push_back(chat_message("system", turn.instructions));
+  for (const Json& message : turn.messages) all.push_back(message);
+  const size_t answered = all.size() - 1;
   const bool first = turn.messages.empty();
-  const auto check_length = [&](const std::string& text) {
-    const ServedModel& served = engine_.models()[turn.model];
-    check_text(*served.tokenizer, text, most_prompt_tokens(engine_, turn.model, limits_), "input");
-  };
-  const auto head = [&](std::vector<ChatMessage> messages) {
-    if (!turn.instructions.empty()) {
-      if (messages[0].role == "system") {
-        messages[0].content = turn.instructions + "\n\n" + messages[0].content;
-      } else {
-        messages.insert(messages.begin(), {"system", turn.instructions});
-      }
-    }
-    check_length(chat.render(messages, true));
-    return chat.encode(messages, true);
-  };
-  for (size_t i = first ? 1 : 0; limits_.strict && i < turn.input.size(); ++i) {
-    if (turn.input[i].role == "system")
-      throw WireError(400, "a system message can only be the conversation's first", "input");
+  for (const Json& message : turn.input) {
+    all.push_back(message);
+    turn.messages.push_back(message);
   }
-  std::vector<ChatMessage> input = with_one_system(turn.input);
-  if (first) {
-    turn.tokens = head(input);
-    turn.head = turn.tokens.size();
-    turn.head_messages = input.size();
-  } else {
-    const bool more_system = !input.empty() && input[0].role == "system";
-    if (more_system) {  // it joins the first turn's system message
-      const auto end = turn.messages.begin() + static_cast<std::ptrdiff_t>(turn.head_messages);
-      std::vector<ChatMessage> all(turn.messages.begin(), end);
-      all.push_back(input[0]);
-      all = with_one_system(all);
-      turn.head_messages = all.size();
-      all.insert(all.end(), end, turn.messages.end());
-      turn.messages = std::move(all);
-      input.erase(input.begin());
+  const jinja::Text text = render_chat(served, all, turn.options, "input");
+  check_text(*served.tokenizer, text.bytes(), most_prompt_tokens(engine_, turn.model, limits_), "input");
+  const bool same = turn.instructions == turn.old_instructions && turn.options.more == turn.old_options;
+  if (!first && same && served.chat->keeps(text, all, answered, turn.options)) {
+    const int32_t last = turn.tokens.empty() ? -1 : turn.tokens.back();
+    if (const auto more = served.chat->encode_next(text, answered, last)) {
+      turn.tokens.insert(turn.tokens.end(), more->begin(), more->end());
+      return;
     }
-    if (more_system || turn.instructions != turn.old_instructions) {
-      const auto end = turn.messages.begin() + static_cast<std::ptrdiff_t>(turn.head_messages);
-      auto tokens = head({turn.messages.begin(), end});
-      const size_t length = tokens.size();
-      tokens.insert(tokens.end(), turn.tokens.begin() + static_cast<std::ptrdiff_t>(turn.head), turn.tokens.end());
-      turn.tokens = std::move(tokens);
-      turn.head = length;
-      turn.snapshot = {};
-    }
-    check_length(chat.next(turn.messages, input));
-    const auto more = chat.encode_next(turn.messages, input, turn.ended);
-    turn.tokens.insert(turn.tokens.end(), more.begin(), more.end());
   }
-  turn.messages.insert(turn.messages.end(), input.begin(), input.end());
+  turn.tokens = served.chat->encode(text).tokens;
+  turn.snapshot = {};
 }
 
 // Reads the settings of a response, which are everything but its conversation.
@@ -272,7 +223,8 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   };
   Turn turn{.model = find_model(json, engine_),
             .instructions = body.text("instructions", ""),
-            .input = read_input(body, said)};
+            .input = read_input(body, said),
+            .options = {.more = read_template_options(body)}};
   const auto running = std::shared_ptr<RunningResponse>(new RunningResponse);
   Request request = read_request(body, turn.model, *running);
   const auto previous = body.optional_text("previous_response_id");
@@ -285,7 +237,7 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   request.tokens = turn.tokens;
   request.start = turn.snapshot;
   request.wants_state = running->store_;
-  request.begins_text = !engine_.models()[turn.model].tokenizer->special().chat.name.empty();
+  request.begins_text = engine_.models()[turn.model].tokenizer->special().chat.taught();
   fit_prompt(request, "input", engine_, limits_);
 
   running->unknown_ = body.unknown();
@@ -295,11 +247,10 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   running->response_store_ = store_.get();
   running->response_ = new_object(json, request, *running);
   Json items = Json::array();
-  for (const auto& [role, content] : turn.input) items.push_back(item_of(role, content));
-  running->record_ = {{"messages", messages_json(turn.messages)},
-                      {"head", turn.head},
-                      {"head_messages", turn.head_messages},
+  for (const Json& message : turn.input) items.push_back(item_of(message.at("role"), message.at("content")));
+  running->record_ = {{"messages", turn.messages},
                       {"instructions", turn.instructions},
+                      {"template_options", turn.options.more},
                       {"input", std::move(items)}};
   running->answer_ = engine_.ask(std::move(request));
   const std::lock_guard lock(mutex_);

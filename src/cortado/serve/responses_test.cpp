@@ -71,8 +71,7 @@ TEST(Responses, AnswersCanBeNamedByTheirItems) {
   }
 }
 
-// Later system messages are read as if they had been part of the first one.
-TEST(Responses, LaterSystemMessagesJoinTheFirst) {
+TEST(Responses, SystemMessagesStayWhereTheyAre) {
   Service service;
   const auto says = [](const std::string& role, const std::string& text) {
     return Json{{"role", role}, {"content", text}};
@@ -80,18 +79,42 @@ TEST(Responses, LaterSystemMessagesJoinTheFirst) {
   Json body = ask("");
   body["input"] = {says("system", "Be brief."), says("user", "Hello."), says("developer", "Be kind.")};
   const Json first = service.make(body);
-  body["input"] = {says("system", "Be brief.\n\nBe kind."), says("user", "Hello.")};
-  EXPECT_EQ(text_of(service.make(body)), text_of(first));
   body["previous_response_id"] = first.at("id");
   body["input"] = {says("system", "Be true."), says("user", "Go on.")};
   const Json second = service.make(body);
-  EXPECT_EQ(prompt_tokens(second) - prompt_tokens(first),
-            static_cast<int64_t>(
-                std::string("\n\nBe true.\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n").size()) +
-                12 + 10);  // the answer, and its end token, which the model did not generate itself
-  // From here on, the conversation's first turn stays the same.
-  Json third = ask("Go on.", second);
-  EXPECT_EQ(cached(service.make(third)), prompt_tokens(second) + 11);
+  EXPECT_EQ(cached(second), prompt_tokens(first) + 11);
+  const std::string more =
+      "<|im_end|>\n<|im_start|>system\nBe true.<|im_end|>\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(prompt_tokens(second), prompt_tokens(first) + 12 + static_cast<int64_t>(more.size()));
+}
+
+// A template that leaves thoughts out of earlier answers writes another text than the model has read.
+TEST(Responses, WhatATemplateRewritesIsReadAnew) {
+  class Thinks : public testing::ChattyBytes {
+   public:
+    Thinks() {
+      special_ = ChattyBytes::special();
+      special_.chat.text =
+          "{% for m in messages %}{{ m.role[0] }}{{ m.content[1:] if m.role == 'assistant' else m.content }}!{% endfor "
+          "%}";
+    }
+    const SpecialTokens& special() const override { return special_; }
+
+   private:
+    SpecialTokens special_;
+  };
+  Service service;
+  const auto model = chatty_engine()->models()[0].model;
+  service.engine = std::make_unique<Engine>(
+      std::vector<ServedModel>{{.name = "it", .model = model, .tokenizer = std::make_shared<Thinks>()}},
+      EngineOptions{});
+  service.responses = std::make_unique<Responses>(*service.engine, WireLimits{}, open_store({}, *service.engine));
+  Json body = ask("Hello.");
+  body["logit_bias"] = {{"98", 100}};  // the answer is bbbbbbbbbbbb
+  const Json first = service.make(body);
+  const Json second = service.make(ask("Why?", first));
+  EXPECT_EQ(prompt_tokens(second), static_cast<int64_t>(std::string("uHello.!abbbbbbbbbbb!uWhy?!").size()));
+  EXPECT_LE(cached(second), prompt_tokens(first));
 }
 
 TEST(Responses, WhatChangesNothingIsTaken) {
@@ -120,7 +143,9 @@ TEST(Responses, WhatChangesNothingIsTaken) {
 
 TEST(Responses, OtherInstructionsAreReadAnew) {
   Service service;
-  const Json first = service.make(ask("Hello.", nullptr, "Be brief."));
+  Json body = ask("Hello.", nullptr, "Be brief.");
+  body["logit_bias"] = {{"97", 100}};  // letters: their text has the same tokens again
+  const Json first = service.make(body);
   const Json same = service.make(ask("Go on.", first, "Be brief."));
   EXPECT_EQ(cached(same), prompt_tokens(first) + 11);
   const Json none = service.make(ask("Go on.", first));
@@ -133,7 +158,9 @@ TEST(Responses, OfAModelThatWasNotTaughtToChatGoOnWithTheText) {
   Service service;
   service.engine = testing::untaught_engine();
   service.responses = std::make_unique<Responses>(*service.engine, WireLimits{}, open_store({}, *service.engine));
-  const Json first = service.make(ask("ROMEO:"));
+  Json body = ask("ROMEO:");
+  body["logit_bias"] = {{"97", 100}};
+  const Json first = service.make(body);
   EXPECT_EQ(prompt_tokens(first), 6);
   const Json second = service.make(ask("JULIET:", first));
   EXPECT_EQ(cached(second), 6 + 11);

@@ -80,10 +80,9 @@ void RunningResponse::finish(Finish finish) {
   ended["usage"] = usage();
   stored.record["response"] = ended;
   // A model without a chat template continues a text before the token that ended it.
-  const bool text = closed && tokenizer.special().chat.name.empty();
+  const bool text = closed && !tokenizer.special().chat.taught();
   stored.tokens.insert(stored.tokens.end(), written.tokens.begin(), written.tokens.end() - (text ? 1 : 0));
-  stored.record["messages"].push_back({{"role", "assistant"}, {"content", text_}});
-  stored.record["ended"] = closed;
+  stored.record["messages"].push_back(chat_message("assistant", text_));
   if (const auto& snapshot = written.snapshot) {
     stored.snapshot = {snapshot, snapshot->state.position.cpu()[0].item<int64_t>()};
   }
@@ -114,7 +113,6 @@ void RunningResponse::fail(const std::string& why) {
   StoredResponse stored{
       .id = id_, .record = record_, .model = answer_->request().model, .tokens = answer_->request().tokens};
   stored.record["response"] = object();
-  stored.record["ended"] = true;
   try {
     response_store_->put(stored);
   } catch (const std::exception&) {  // the store itself has failed

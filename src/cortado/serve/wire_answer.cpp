@@ -380,7 +380,7 @@ Json model_entry(const ServedModel& served) {
   const LanguageModel& model = *served.model;
   const ModelConfig& config = model.config();
   const auto [constant, per_token] = state_growth(model);
-  const std::string style = served.tokenizer ? served.tokenizer->special().chat.name : "";
+  const bool taught = served.tokenizer && served.tokenizer->special().chat.taught();
   return {{"id", served.name},
           {"object", "model"},
           {"created", served.created},
@@ -390,8 +390,8 @@ Json model_entry(const ServedModel& served) {
           {"weight_bytes", model.weight_bytes()},
           {"memory", served.memory},
           {"context", config.context},
-          {"chat", style.empty() ? Json() : Json(style)},  // null: the model continues texts
-          {"sampling", sampling_json(served.sampling)},    // defaults for requests
+          {"chat", taught ? Json("jinja") : Json()},     // null: the model continues texts
+          {"sampling", sampling_json(served.sampling)},  // defaults for requests
           {"layers", config.layers.size()},
           {"state_bytes", kept_bytes(model, kTokens)},  // after 4,096 tokens
           {"state_constant_bytes", constant},

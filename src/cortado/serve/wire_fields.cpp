@@ -111,10 +111,10 @@ const Field kFields[] = {
     done("role", kWords), done("content", kWords), done("type", kItem | kPart), done("text", kPart),
     done("format", kText), ignored("verbosity", kText),
     done("include_usage", kStreamOptions), ignored("include_obfuscation", kStreamOptions),
-    ignored("name", kMessage), ignored("refusal", kMessage), ignored("annotations", kMessage | kPart),
+    done("name", kMessage), ignored("refusal", kMessage), ignored("annotations", kMessage | kPart),
     ignored("logprobs", kPart),
     done("id", kItem), ignored("status", kItem), ignored("phase", kItem),
-    missing("tool_calls", kMessage), missing("function_call", kMessage), missing("audio", kMessage),
+    done("tool_calls", kMessage, "[[]]"), done("tool_call_id", kMessage, R"([""])"), missing("function_call", kMessage), missing("audio", kMessage),
     only("effort", kReasoning, R"(["none"])"), any("summary", kReasoning), any("generate_summary", kReasoning),
     any("context", kReasoning), only("mode", kReasoning, R"(["standard"])"), any("exclude", kReasoning),
     only("enabled", kReasoning, "[false]"), only("max_tokens", kReasoning, "[0]"),
@@ -123,11 +123,12 @@ const Field kFields[] = {
 
     // Fields that other servers' answers leave in messages, and caching hints.
     any("name", kItem), any("id", kMessage | kPart), any("cache_control", kWords | kPart),
-    any("prompt_cache_breakpoint", kWords | kPart), any("reasoning_content", kWords), any("reasoning", kWords),
-    any("reasoning_details", kWords), any("thinking", kWords), any("thinking_blocks", kWords),
+    any("prompt_cache_breakpoint", kWords | kPart), done("reasoning_content", kMessage), done("reasoning", kMessage), done("thinking", kMessage),
+    any("reasoning_content", kItem), any("reasoning", kItem), any("thinking", kItem),
+    any("reasoning_details", kWords), any("thinking_blocks", kWords),
     any("provider_specific_fields", kWords), any("weight", kMessage), any("parsed", kWords | kPart),
     only("images", kMessage, "[[]]"), only("prefix", kMessage, "[false]"), only("partial", kMessage, "[false]"),
-    only("tool_call_id", kMessage, R"([""])"), only("refusal", kItem, R"([""])"),
+    only("refusal", kItem, R"([""])"),
 
     // Fields of vLLM, SGLang, llama.cpp, Ollama, text-generation-inference and transformers.
     done("top_k", kCalls), done("min_p", kCalls), done("repetition_penalty", kCalls), done("ignore_eos", kWriting),
@@ -146,7 +147,7 @@ const Field kFields[] = {
     missing("guided_json", kCompletion), missing("guided_regex", kCompletion), missing("guided_choice", kCompletion),
     missing("guided_grammar", kCompletion), missing("grammar", kCompletion, "", R"([""])"),
     missing("use_beam_search", kCompletion),
-    missing("chat_template", kChat, "", R"([""])"), missing("chat_template_kwargs", kChat, "", "[]", kTemplate),
+    missing("chat_template", kChat, "", R"([""])"), added("chat_template_kwargs", kChat | kResponse),
     // Constraints on the output.
     only("guided_json", kChat | kResponse), only("guided_regex", kChat | kResponse),
     only("guided_choice", kChat | kResponse), only("guided_grammar", kChat | kResponse),
@@ -179,8 +180,8 @@ const Field kFields[] = {
     only("lora", kCalls, "[[]]"), only("lora_path", kCalls, R"([""])"),
     // Fields that would change the prompt: accepted only at values that change nothing.
     only("echo", kChat | kResponse, "[false]"), only("add_special_tokens", kChat, "[false]"),
-    only("add_generation_prompt", kChat, "[true]"), only("continue_final_message", kChat, "[false]"),
-    only("documents", kChat, "[[]]"), only("template", kWriting, R"([""])"), only("system", kWriting, R"([""])"),
+    added("add_generation_prompt", kChat), added("continue_final_message", kChat), added("documents", kChat),
+    only("template", kWriting, R"([""])"), only("system", kWriting, R"([""])"),
     only("context", kWriting, "[[]]"), only("images", kWriting, "[[]]"), only("safe_prompt", kCalls, "[false]"),
     only("prompt_mode", kCalls), only("prompt_embeds", kWriting), any("raw", kCompletion), only("raw", kChat, "[false]"),
     only("transforms", kCalls, "[[]]"), only("truncate_prompt_tokens", kCalls, "[-1]"), any("truncation_side", kCalls),
@@ -189,10 +190,10 @@ const Field kFields[] = {
     only("data_sources", kCalls, "[[]]"), only("suffix", kChat | kResponse, R"([""])"),
     // Reasoning, which no model has here.
     only("reasoning_effort", kCompletion | kResponse, R"(["none"])"), only("reasoning", kWriting, "[]", kReasoning),
-    only("think", kCalls, "[false]"), only("enable_thinking", kCalls | kTemplate, "[false]"),
-    only("thinking", kCalls, R"([false, {"type": "disabled"}])"), only("thinking", kTemplate, "[false]"),
+    only("think", kCalls, "[false]"), only("enable_thinking", kCalls, "[false]"),
+    only("thinking", kCalls, R"([false, {"type": "disabled"}])"),
     only("thinking_forced_open", kCalls, "[false]"), only("reasoning_budget", kCalls, "[-1, 0]"),
-    only("reasoning_effort", kTemplate, R"(["none"])"), any("include_reasoning", kCalls),
+    any("include_reasoning", kCalls),
     any("reasoning_format", kCalls), any("reasoning_in_content", kCalls), any("separate_reasoning", kCalls),
     any("stream_reasoning", kCalls),
     // Contents of the answer.

@@ -24,7 +24,6 @@ enum Place : unsigned {
   kDetokenize = 1u << 9,
   // Objects in which only values without effect are accepted.
   kReasoning = 1u << 10,
-  kTemplate = 1u << 11,
   kCacheOptions = 1u << 12,
   kOllama = 1u << 13,
   kEmbedding = 1u << 14,  // /v1/embeddings

@@ -185,6 +185,22 @@ const Tokenizer& tokenizer_of(const ServedModel& it) {
   return *it.tokenizer;
 }
 
+jinja::Text render_chat(const ServedModel& it, const Json& messages, const ChatOptions& options,
+                        const std::string& param) {
+  tokenizer_of(it);
+  try {
+    return it.chat->render(messages, options);
+  } catch (const InputError& error) {
+    throw WireError(400, error.what(), param);
+  }
+}
+
+Json read_template_options(Body& body) {
+  const Json& options = body.any("chat_template_kwargs");
+  if (!options.is_null() && !options.is_object()) body.fail("chat_template_kwargs", "must be an object");
+  return options.is_null() ? Json::object() : options;
+}
+
 std::string read_content(Body& message, const std::vector<std::string>& types) {
   const Json& content = message.any("content");
   if (content.is_string()) return content.get<std::string>();
@@ -203,24 +219,18 @@ std::string read_content(Body& message, const std::vector<std::string>& types) {
   return joined;
 }
 
+std::string read_role(Body& message) {
+  static const std::vector<std::string> kRoles = {"system", "developer", "user", "assistant", "tool"};
+  std::string role = message.text("role");
+  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+    message.fail("role", concat("must be ", alternatives(kRoles, "\""), ", got ", Json(role).dump()));
+  }
+  return role;
+}
+
 std::string read_words(Body& message, const std::string& role, const std::vector<std::string>& types) {
   if (role == "assistant" && !message.strict() && !message.has("content")) return "";
   return read_content(message, types);
-}
-
-std::vector<ChatMessage> with_one_system(const std::vector<ChatMessage>& messages) {
-  std::vector<ChatMessage> all;
-  std::string system;
-  size_t count = 0;
-  for (const ChatMessage& message : messages) {
-    if (message.role == "system") {
-      system += (count++ == 0 ? "" : "\n\n") + message.content;
-    } else {
-      all.push_back(message);
-    }
-  }
-  if (count > 0) all.insert(all.begin(), {"system", system});
-  return all;
 }
 
 }  // namespace cortado

@@ -49,14 +49,19 @@ int64_t usual_answer(const std::vector<int32_t>& prompt, size_t model, const Eng
 
 const Tokenizer& tokenizer_of(const ServedModel& it);  // throws WireError if there is none
 
+// Renders a conversation by the model's chat template. Throws WireError for what the template refuses.
+jinja::Text render_chat(const ServedModel& it, const Json& messages, const ChatOptions& options,
+                        const std::string& param);
+// Reads "chat_template_kwargs".
+Json read_template_options(Body& body);
+
 // Returns a message's "content": a text, or the joined texts of its parts. `types` are the allowed types of parts.
 std::string read_content(Body& message, const std::vector<std::string>& types);
 
+// Returns the role of a message: system, developer, user, assistant or tool.
+std::string read_role(Body& message);
 // Returns the content of a message. An assistant's message may have none, for example after tool calls or reasoning.
 std::string read_words(Body& message, const std::string& role, const std::vector<std::string>& types);
-
-// Joins the system messages into one at the beginning, because chat templates have no place for more.
-std::vector<ChatMessage> with_one_system(const std::vector<ChatMessage>& messages);
 
 // Reads "response_format" (`nested`: the schema is in its "json_schema") or the "format" of "text". Returns the grammar
 // that constrains the answer; null for none. Compiles a new schema. Throws WireError if a field is wrong or the schema

@@ -37,41 +37,72 @@ void read_stream(Body& body, Call& call) {
   body.note(inner);
 }
 
-std::vector<ChatMessage> read_messages(Body& body) {
+// OpenAI's API has a call's arguments as a text of JSON, and templates read the object.
+Json read_calls(Body& message, const Json& given) {
+  if (!given.is_array()) message.fail("tool_calls", "must be a list of calls");
+  Json calls = given;
+  for (Json& call : calls) {
+    const bool object = call.is_object() && call.contains("function") && call["function"].is_object();
+    if (!object) message.fail("tool_calls", "must have an object \"function\" in every call");
+    Json& arguments = call["function"]["arguments"];
+    if (!arguments.is_string()) continue;
+    const std::string& text = arguments.get_ref<const std::string&>();
+    try {
+      check_json_depth(text, "arguments");
+    } catch (const InputError&) {
+      continue;
+    }
+    Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (parsed.is_object()) arguments = std::move(parsed);
+  }
+  return calls;
+}
+
+Json read_messages(Body& body) {
   const Json& list = body.any("messages");
   if (!list.is_array() || list.empty()) body.fail("messages", "must be a list of at least one message");
-  std::vector<ChatMessage> messages;
+  Json messages = Json::array();
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string place = concat("messages[", i, "]");
     Body message(list[i], kMessage, body.strict(), place);
-    std::string role = message.text("role");
-    if (role == "developer") role = "system";
-    const bool system = role == "system" && (i == 0 || !body.strict());
-    if (role != "user" && role != "assistant" && !system) {
-      const char* allowed = body.strict() ? "must be \"user\" or \"assistant\" (\"system\" of the first), got "
-                                          : "must be \"user\", \"assistant\", \"system\" or \"developer\", got ";
-      message.fail("role", allowed + Json(role).dump());
+    const std::string role = read_role(message);
+    Json read = chat_message(role, read_words(message, role, {"text"}));
+    for (const char* key : {"name", "tool_call_id", "reasoning_content", "reasoning", "thinking"}) {
+      const Json& value = message.any(key);
+      if (!value.is_null()) read[key] = value;
     }
-    messages.push_back({role, read_words(message, role, {"text"})});
+    const Json& calls = message.any("tool_calls");
+    if (!calls.is_null()) read["tool_calls"] = read_calls(message, calls);
     message.finish();
     body.note(message);
+    messages.push_back(std::move(read));
   }
-  return with_one_system(messages);
+  return messages;
 }
 
-// Sets the request's tokens, and as marks the depths where other conversations may diverge from this one: after its
-// first message and after each of the last ones.
-void encode_chat(Request& request, const Chat& chat, const std::vector<ChatMessage>& messages) {
-  std::vector<size_t> counts;
-  for (size_t count = 1; count < messages.size(); ++count) {
-    if (count == 1 || count + 2 >= messages.size()) counts.push_back(count);
+ChatOptions read_chat_options(Body& body) {
+  ChatOptions options{.more = read_template_options(body)};
+  options.continues = body.boolean("continue_final_message", false);
+  options.ask = body.boolean("add_generation_prompt", !options.continues);
+  if (options.continues && options.ask) body.fail("continue_final_message", "needs \"add_generation_prompt\": false");
+  const Json& documents = body.any("documents");
+  if (!documents.is_null() && !documents.is_array()) body.fail("documents", "must be a list of objects");
+  options.documents = documents;
+  return options;
+}
+
+// Sets the request's tokens, and as marks the depths where other conversations may diverge from this one: before its
+// second message and before each of the last ones.
+void encode_chat(Request& request, const Chat& chat, const jinja::Text& text, size_t messages) {
+  std::vector<size_t> divergences;
+  for (size_t i = 1; i < messages; ++i) {
+    if (i == 1 || i + 2 >= messages) divergences.push_back(i);
   }
-  const auto all = chat.encode_beginnings(messages, counts);
-  request.tokens = all[0];
-  for (size_t i = 1; i < all.size(); ++i) {
-    const bool begins = all[i].size() < all[0].size() && std::equal(all[i].begin(), all[i].end(), all[0].begin());
-    if (begins) request.marks.push_back(static_cast<int64_t>(all[i].size()));
+  auto [tokens, shared] = chat.encode(text, divergences);
+  for (const int64_t depth : shared) {
+    if (depth > 0 && depth < static_cast<int64_t>(tokens.size())) request.marks.push_back(depth);
   }
+  request.tokens = std::move(tokens);
 }
 
 Call new_call(bool chat, const Json& body, const Engine& engine) {
@@ -148,14 +179,15 @@ Call read_chat(const Json& json, const Engine& engine, const WireLimits& limits)
     body.fail("modalities", "can only be [\"text\"]");
   }
   request.grammar = read_format(body, "response_format", true, engine, call.model);
-  const auto messages = read_messages(body);
+  const Json messages = read_messages(body);
+  const ChatOptions options = read_chat_options(body);
   body.finish();
   call.unknown = body.unknown();
   const ServedModel& it = served(engine, call.model);
-  const Chat chat = Chat::or_text(tokenizer_of(it));
-  check_text(*it.tokenizer, chat.render(messages, true), most_prompt_tokens(engine, call.model, limits), "messages");
-  encode_chat(request, chat, messages);
-  request.begins_text = !it.tokenizer->special().chat.name.empty();
+  const jinja::Text text = render_chat(it, messages, options, "messages");
+  check_text(*it.tokenizer, text.bytes(), most_prompt_tokens(engine, call.model, limits), "messages");
+  encode_chat(request, *it.chat, text, messages.size());
+  request.begins_text = it.tokenizer->special().chat.taught();
   request.most_tokens = most ? *most : older ? *older : usual_answer(request.tokens, call.model, engine, limits);
   fit_prompt(request, "messages", engine, limits);
   call.requests.push_back(std::move(request));
@@ -199,7 +231,7 @@ Json tokenizer_info(const std::string& model, const Engine& engine) {
           {"eos_token", mark(end)},
           {"bos_token", mark(special.begin)},
           {"pad_token", mark(special.padding)},
-          {"chat_template", special.chat.name.empty() ? Json() : Json(Chat(tokenizer).jinja())}};
+          {"chat_template", special.chat.taught() ? Json(special.chat.text) : Json()}};
 }
 
 }  // namespace cortado

@@ -29,20 +29,6 @@ std::string refused(const Engine& engine, const std::string& body, bool chat, co
   });
 }
 
-TEST(Wire, AConversationOfAModelThatWasNotTaughtToIsOneText) {
-  const auto engine = testing::untaught_engine();
-  const Call call =
-      read_chat(parsed(R"({"messages": [{"role": "system", "content": "Verona."}, {"role": "user", "content": "ROMEO:"},
-                              {"role": "assistant", "content": " Hark!"}, {"role": "user", "content": "JULIET:"}]})"),
-                *engine, {});
-  const auto& request = call.requests.at(0);
-  EXPECT_EQ(engine->models()[0].tokenizer->decode(request.tokens), "Verona.\nROMEO: Hark!\nJULIET:");
-  EXPECT_EQ(request.most_tokens, 200);
-  EXPECT_EQ(request.marks, (std::vector<int64_t>{7, 14, 20}));  // each message's end
-  EXPECT_EQ(models_list(*engine).at("data")[0].at("chat"), nullptr);
-  EXPECT_EQ(models_list(*chatty_engine()).at("data")[0].at("chat"), "chatml");
-}
-
 TEST(Wire, WhatIsNotSaidIsSampledAsTheModelHasIt) {
   const SamplingOptions own{.temperature = 0.2, .top_k = 5, .top_p = 0.9, .min_p = 0.05, .repetition_penalty = 1.1};
   const auto engine = testing::untaught_engine(own);
@@ -184,7 +170,11 @@ TEST(Wire, RefusesWhatIsWrongByItsName) {
   const std::vector<std::pair<std::string, std::string>> chats = {
       {R"({"messages": []})", "400 messages"},
       {R"({"messages": [{"role": "user"}]})", "400 messages[0].content"},
-      {R"({"messages": [{"role": "tool", "content": "a"}]})", "400 messages[0].role"},
+      {R"({"messages": [{"role": "poet", "content": "a"}]})", "400 messages[0].role"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": [{}]}]})", "400 messages[0].tool_calls"},
+      {"{" + user + R"(, "chat_template_kwargs": 1})", "400 chat_template_kwargs"},
+      {"{" + user + R"(, "continue_final_message": true, "add_generation_prompt": true})",
+       "400 continue_final_message"},
       {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})", "400 messages[0].content[0].type"},
       {"{" + user + R"(, "tools": [{}]})", "400 tools"},
       {"{" + user + R"(, "top_logprobs": 2})", "400 top_logprobs"},
@@ -302,25 +292,6 @@ TEST(Wire, ToolsThatAreNotToBeUsedAreNotMissed) {
   EXPECT_EQ(refused(*engine, tools + "}", true), "400 tools");
   EXPECT_EQ(refused(*engine, tools + R"(, "tool_choice": "none"})", true, {.strict = true}), "400 tools");
   EXPECT_EQ(refused(*engine, "{" + kUser + R"(, "tool_choice": "required"})", true), "400 tool_choice");
-}
-
-TEST(Wire, MessagesOfOtherServersAreRead) {
-  const auto engine = chatty_engine();
-  const auto prompt = [&](const std::string& messages) {
-    const Call call = read_chat(parsed(R"({"messages": )" + messages + "}"), *engine, {});
-    return engine->models()[0].tokenizer->decode(call.requests.at(0).tokens);
-  };
-  const std::string user = R"({"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]})";
-  const std::string asked = "<|im_start|>user\na<|im_end|>\n", answer = "<|im_start|>assistant\n";
-  for (const char* silent : {R"("content": null)", R"("content": null, "reasoning_content": "x", "tool_calls": [])",
-                             R"("refusal": null)", R"("content": "", "cache_control": {"type": "ephemeral"})"}) {
-    EXPECT_EQ(prompt("[" + user + R"(, {"role": "assistant", )" + silent + "}, " + user + "]"),
-              asked + answer + "<|im_end|>\n" + asked + answer)
-        << silent;
-  }
-  EXPECT_EQ(
-      prompt(R"([{"role": "system", "content": "One."}, )" + user + R"(, {"role": "developer", "content": "Two."}])"),
-      "<|im_start|>system\nOne.\n\nTwo.<|im_end|>\n" + asked + answer);
 }
 
 // If there are more choices than are generated at once, each has the seed that it would have otherwise.

@@ -19,7 +19,7 @@ namespace cortado::testing {
 class ChattyBytes : public Tokenizer {
  public:
   explicit ChattyBytes(const std::string& style = "chatml") : bytes_(make_tokenizer("byte", {})) {
-    special_.chat = {style, ""};
+    special_.chat.text = known_chat_template(style);
     special_.stops = {0};
   }
   std::string kind() const override { return bytes_->kind(); }

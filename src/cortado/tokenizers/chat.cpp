@@ -1,310 +1,187 @@
 #include "cortado/tokenizers/chat.h"
 
 #include <algorithm>
-#include <ctime>
-#include <tuple>
-#include <utility>
 
 #include "cortado/base/error.h"
-#include "cortado/base/json.h"
-#include "cortado/base/utf8.h"
-#include "cortado/tokenizers/jinja.h"
 
 namespace cortado {
-
-// A chat style as strings. {bos} and {eos} stand for the texts of these tokens, {date} for today's date.
-struct Chat::Form {
-  const char* name;
-  const char* begin;        // before the conversation
-  const char* system_open;  // before the system message
-  const char* system_close;
-  const char* user_open;
-  const char* user_close;
-  const char* answer_open;   // asks for the assistant's answer
-  const char* answer_space;  // between answer_open and the answer in a finished turn
-  const char* answer_close;
-  const char* after_answer;  // after the mark that ends the answer
-  const char* default_system;
-  bool system_apart;          // the system message is a turn of its own, not part of the first user message
-  bool trims;                 // strips white space around the contents
-  bool keeps_system = false;  // but not around a system message that is a turn of its own
-};
-
 namespace {
 
-constexpr const char* kLlama31System =
-    "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
-constexpr const char* kLlama32System =
-    "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: {date}\n\n";
+constexpr size_t kLongestTemplate = size_t{1} << 20;
 
-const Chat::Form kForms[] = {
-    {"chatml", "", "<|im_start|>system\n", "<|im_end|>\n", "<|im_start|>user\n", "<|im_end|>\n",
-     "<|im_start|>assistant\n", "", "<|im_end|>", "\n", nullptr, true, false},
-    {"llama2", "", "<<SYS>>\n", "\n<</SYS>>\n\n", "{bos}[INST] ", " [/INST]", "", " ", " {eos}", "", nullptr, false,
-     true},
-    {"mistral", "{bos}", "", "\n\n", " [INST] ", " [/INST]", "", " ", "{eos}", "", nullptr, false, false},
-    {"mistral-v1", "{bos}", "", "\n\n", "[INST] ", " [/INST]", "", "", "{eos}", "", nullptr, false, false},
-    {"mistral-v3", "{bos}", "", "\n\n", "[INST] ", "[/INST]", "", " ", "{eos}", "", nullptr, false, false},
-    {"llama3", "{bos}", "<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>",
-     "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>", "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     "", "<|eot_id|>", "", nullptr, true, true},
-    {"llama3.1", "{bos}", kLlama31System, "<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>",
-     "<|start_header_id|>assistant<|end_header_id|>\n\n", "", "<|eot_id|>", "", "", true, true},
-    {"llama3.2", "{bos}", kLlama32System, "<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>",
-     "<|start_header_id|>assistant<|end_header_id|>\n\n", "", "<|eot_id|>", "", "", true, true},
-    {"gemma", "{bos}", "", "\n\n", "<start_of_turn>user\n", "<end_of_turn>\n", "<start_of_turn>model\n", "",
-     "<end_of_turn>", "\n", nullptr, false, true},
-    {"rwkv-world", "{bos}", "System: ", "\n\n", "User: ", "\n\n", "Assistant:", " ", "\n\n", "", nullptr, true, true,
-     true},
-};
-
-std::string replaced(std::string text, std::string_view what, std::string_view with) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size())) {
-    text.replace(at, what.size(), with);
-  }
-  return text;
-}
-
-// White space as Python defines it, and so Jinja's trim.
-bool is_space(uint32_t code) {
-  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 ||
-         code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
-         code == 0x205F || code == 0x3000;
-}
-
-std::string trimmed(const std::string& text) {
-  size_t begin = text.size(), end = 0;
-  for (size_t at = 0; at < text.size();) {
-    const Utf8Char c = utf8_char(std::string_view(text).substr(at));
-    const size_t next = at + static_cast<size_t>(std::max(c.length, 1));  // an invalid byte is no space
-    if (c.length == 0 || !is_space(c.code)) {
-      begin = std::min(begin, at);
-      end = next;
-    }
-    at = next;
-  }
-  return begin < end ? text.substr(begin, end - begin) : "";
-}
-
-// Equals strftime_now("%d %b %Y") in a template.
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char text[32];
-  return {text, std::strftime(text, sizeof text, "%d %b %Y", &local)};
-}
-
-// Converts a string of a form to a Jinja expression.
-std::string expression(const std::string& text) {
-  static const std::pair<std::string_view, std::string_view> kMarks[] = {
-      {"{bos}", "(bos_token or '')"},
-      {"{eos}", "(eos_token or '')"},
-      {"{date}", "(strftime_now('%d %b %Y') if strftime_now is defined else '26 Jul 2024')"}};
+// The text of a message: its content, or the joined texts of the content's parts.
+std::string words_of(const Json& message) {
+  const Json content = message.value("content", Json());
+  if (content.is_string()) return content.get<std::string>();
   std::string joined;
-  const auto add = [&](std::string_view part) { joined += concat(joined.empty() ? "" : " + ", part); };
-  for (size_t at = 0; at < text.size();) {
-    size_t next = text.size();
-    std::pair<std::string_view, std::string_view> mark;
-    for (const auto& known : kMarks) {
-      const size_t place = text.find(known.first, at);
-      if (place < next) std::tie(next, mark) = std::pair(place, known);
-    }
-    if (next > at) add(Json(text.substr(at, next - at)).dump());
-    if (!mark.first.empty()) add(mark.second);
-    at = next + mark.first.size();
+  for (const Json& part : content.is_array() ? content : Json::array()) {
+    if (part.is_object() && part.value("text", Json()).is_string()) joined += part.at("text").get<std::string>();
   }
-  return joined.empty() ? "''" : joined;
+  return joined;
 }
 
-// The conversation as plain text: an answer directly follows the text that it continues; each other message begins a
-// new line.
-std::string as_text(const std::vector<ChatMessage>& messages) {
-  std::string text;
+// The conversation of a model without a template.
+jinja::Text plain_text(const Json& messages) {
+  jinja::Text text;
   for (size_t i = 0; i < messages.size(); ++i) {
-    text += concat(i > 0 && messages[i].role != "assistant" ? "\n" : "", messages[i].content);
+    if (i > 0 && messages[i].value("role", "") != "assistant") text.write("\n");
+    text.append(jinja::Text::typed(words_of(messages[i]), static_cast<int32_t>(i)));
   }
   return text;
 }
 
-// A model without a chat template is recognised by its tokens.
-ChatStyle style_by_tokens(const std::function<bool(std::string_view)>& has_token) {
-  for (const auto& [mark, name] :
-       {std::pair("<|im_start|>", "chatml"), std::pair("<|start_header_id|>", "llama3"),
-        std::pair("<start_of_turn>", "gemma"), std::pair("<<SYS>>", "llama2"), std::pair("[INST]", "mistral-v3")}) {
-    if (has_token(mark)) return {name, ""};
+// As transformers does: the thoughts of a message under every name that templates read.
+void alias_thoughts(Json& message) {
+  if (!message.is_object()) return;
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const Json thoughts = message.value(name, Json());
+    if (thoughts.is_null()) continue;
+    if (!message.contains("thinking")) message["thinking"] = thoughts;
+    message["reasoning_content"] = thoughts;
+    return;
   }
-  return {};
 }
 
-// The white space around the contents shows whether a template trims them. The first two conversations have no system
-// message, so they show the model's default one; the last two end with a request for an answer.
-const std::vector<TemplateProbe> kProbes = {
-    {{{"user", " \u00a0What is\n2+2? \u3000"}, {"assistant", " 4.\n"}}, false},
-    {{{"user", "Hello "}}, true},
-    {{{"system", " Be brief. "}, {"user", " Name\none. "}, {"assistant", "Tea. "}, {"user", "Why?"}}, true}};
+// As transformers continues a message: a mark at its end shows where the rendered text must stop.
+constexpr std::string_view kHere = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-// The system message in `rendered`, a conversation that has none of its own. Only templates of ChatML differ in it.
-std::string default_system(const Chat::Form& form, const std::string& rendered) {
-  const std::string open = form.system_open, close = concat(form.system_close, form.user_open);
-  if (std::string_view(form.name) != "chatml" || !rendered.starts_with(open)) return "";
-  const size_t end = rendered.find(close, open.size());
-  return end == std::string::npos ? "" : rendered.substr(open.size(), end - open.size());
+void mark_end(Json& messages) {
+  fail_input_if(messages.empty(), "[chat] continue_final_message: there is no message to continue");
+  Json& content = messages.back()["content"];
+  if (content.is_string()) {
+    content = content.get<std::string>() + std::string(kHere);
+    return;
+  }
+  for (size_t i = content.is_array() ? content.size() : 0; i-- > 0;) {
+    if (!content[i].is_object() || !content[i].value("text", Json()).is_string()) continue;
+    content[i]["text"] = content[i]["text"].get<std::string>() + std::string(kHere);
+    return;
+  }
+  throw InputError("[chat] continue_final_message: the last message has no text to continue");
 }
 
-// Whether `chat` renders the probes as the template did. The template may refuse the last probe, which has a system
-// message.
-bool writes_the_same(const Chat& chat, const std::vector<std::optional<std::string>>& texts) {
-  for (size_t i = 0; i < kProbes.size(); ++i) {
-    const bool refused = !texts[i] && i + 1 == kProbes.size();
-    if (!refused && texts[i] != chat.render(kProbes[i].messages, kProbes[i].ask)) return false;
-  }
-  return true;
+jinja::Text cut_at_mark(jinja::Text text) {
+  const std::string_view mark = kHere.substr(0, kHere.size() - 1);
+  const size_t at = text.bytes().rfind(mark);
+  fail_input_if(at == std::string::npos, "[chat] continue_final_message: the template leaves the last message out");
+  const bool whole = std::string_view(text.bytes()).substr(at).starts_with(kHere);
+  text.truncate(at);
+  return whole ? text : strip(text, false, true);
 }
 
 }  // namespace
 
-ChatStyle detect_chat_style(const std::string& chat_template, const std::string& begin, const std::string& end,
-                            const std::function<bool(std::string_view)>& has_token) {
-  if (chat_template.empty()) return style_by_tokens(has_token);
-  if (chat_template == "rwkv-world") return {chat_template, ""};  // GGUF files of older converters have the name alone
-  const RenderedProbes rendered = render_by_jinja(chat_template, kProbes, begin, end);
-  if (!rendered.problem.empty()) return {"", "", rendered.problem};
-  std::string known;
-  for (const Chat::Form& form : kForms) {
-    ChatStyle style{form.name, default_system(form, rendered.texts.front().value_or(""))};
-    if (writes_the_same(Chat(style, begin, end), rendered.texts)) return style;
-    known += concat(known.empty() ? "" : ", ", form.name);
+Json chat_message(const std::string& role, const std::string& content) {
+  return {{"role", role}, {"content", content}};
+}
+
+Chat::Chat(const Tokenizer& tokenizer) : tokenizer_(&tokenizer), own_(Json::object()) {
+  const SpecialTokens& special = tokenizer.special();
+  if (!special.chat.taught()) return;
+  const auto compile = [&](const std::string& source) -> std::optional<jinja::Template> {
+    try {
+      fail_input_if(source.size() > kLongestTemplate, "it is too long");
+      return jinja::Template(source);
+    } catch (const InputError& error) {
+      if (problem_.empty()) problem_ = concat("the model's chat template cannot be used: ", error.what());
+      return {};
+    }
+  };
+  default_ = compile(special.chat.text);
+  for (const auto& [name, source] : special.chat.named) {
+    if (name == "tool_use") tools_ = compile(source);
   }
-  return {"", "", concat("its chat template writes conversations as none of those known here: ", known)};
-}
-
-Chat::Chat(const ChatStyle& style, const std::string& begin, const std::string& end, const Tokenizer* tokenizer)
-    : tokenizer_(tokenizer), begin_(begin) {
-  const auto* const form =
-      std::find_if(std::begin(kForms), std::end(kForms), [&](const Form& f) { return style.name == f.name; });
-  fail_input_if(form == std::end(kForms), "[chat] unknown chat template \"", style.name, "\"");
-  form_ = form;
-  end_of_turn_ = replaced(form->answer_close, "{eos}", end);
-  system_ = style.system;
-}
-
-namespace {
-
-// The tokenizer's chat style. InputError if the model was not trained to chat, or in a style that is not known here.
-const ChatStyle& chat_of(const Tokenizer& tokenizer) {
-  const ChatStyle& style = tokenizer.special().chat;
-  fail_input_if(!style.problem.empty(), "[chat] ", style.problem);
-  fail_input_if(style.name.empty(),
-                "[chat] the model's tokenizer has no chat template: this model was not taught to chat");
-  return style;
-}
-
-std::string text_of(const Tokenizer& tokenizer, int32_t token) { return token < 0 ? "" : tokenizer.decode({token}); }
-
-}  // namespace
-
-Chat::Chat(const Tokenizer& tokenizer)
-    : Chat(chat_of(tokenizer), text_of(tokenizer, tokenizer.special().begin),
-           text_of(tokenizer, tokenizer.special().end), &tokenizer) {}
-
-std::string Chat::expanded(const char* text) const {
-  return replaced(replaced(text, "{bos}", begin_), "{date}", today());
-}
-
-Chat Chat::or_text(const Tokenizer& tokenizer) {
-  const ChatStyle& style = tokenizer.special().chat;
-  return style.taught() ? Chat(tokenizer) : Chat(&tokenizer);
-}
-
-std::string Chat::render(const std::vector<ChatMessage>& messages, bool ask) const {
-  if (!form_) return as_text(messages);
-  const auto clean = [&](const std::string& content) { return form_->trims ? trimmed(content) : content; };
-  std::string text = expanded(form_->begin);
-  size_t first = 0;
-  std::string system = system_;
-  bool has_system = !system_.empty() || form_->default_system;
-  if (!messages.empty() && messages[0].role == "system") {
-    system = messages[0].content;
-    has_system = true;
-    first = 1;
+  for (const auto& [name, id] : {std::pair("bos_token", special.begin), std::pair("eos_token", special.end),
+                                 std::pair("unk_token", special.unknown), std::pair("pad_token", special.padding)}) {
+    if (id >= 0) own_[name] = tokenizer.decode({id});
   }
-  const bool plain = !form_->system_apart || form_->keeps_system;
-  std::string head =
-      has_system ? concat(expanded(form_->system_open), plain ? system : clean(system), form_->system_close) : "";
-  if (form_->system_apart) text += std::exchange(head, "");
-  for (size_t i = first; i < messages.size(); ++i) {
-    const auto& [role, content] = messages[i];
-    fail_input_if(role != "user" && role != "assistant", "[chat] message ", i + 1,
-                  ": expected the role user or assistant (or system, of the first), got \"", role, "\"");
-    if (role == "user") {
-      text += expanded(form_->user_open) + clean(std::exchange(head, "") + content) + form_->user_close;
-    } else {
-      text += concat(form_->answer_open, form_->answer_space, clean(content), end_of_turn_, form_->after_answer);
+}
+
+void Chat::need_template() const {
+  fail_input_if(!problem_.empty(), "[chat] ", problem_);
+  fail_input_if(!default_, "[chat] the model's tokenizer has no chat template: this model was not taught to chat");
+}
+
+const jinja::Template& Chat::template_for(const ChatOptions& options) const {
+  return tools_ && !options.tools.is_null() ? *tools_ : *default_;
+}
+
+jinja::Text Chat::render(const Json& messages, const ChatOptions& options) const {
+  fail_input_if(!problem_.empty(), "[chat] ", problem_);
+  if (!default_) return plain_text(messages);
+  Json given = options.more;
+  given["messages"] = messages;
+  for (Json& message : given["messages"]) alias_thoughts(message);
+  if (options.continues) mark_end(given["messages"]);
+  given["tools"] = options.tools;
+  given["documents"] = options.documents;
+  given["add_generation_prompt"] = options.ask && !options.continues;
+  Json own = Json::object();
+  for (const auto& [name, value] : own_.items()) {
+    if (!given.contains(name)) own[name] = value;
+  }
+  try {
+    jinja::Text text = template_for(options).render(given, own, options.now);
+    return options.continues ? cut_at_mark(std::move(text)) : text;
+  } catch (const jinja::Error& error) {
+    throw InputError(concat("[chat] the model's chat template refuses the conversation: ", error.what()));
+  }
+}
+
+EncodedChat Chat::encode(const jinja::Text& text, const std::vector<size_t>& divergences) const {
+  std::vector<size_t> lengths;
+  for (const size_t message : divergences) {
+    const auto first = std::ranges::find_if(
+        text.typed(), [&](const jinja::Typed& it) { return it.source == static_cast<int32_t>(message); });
+    if (first != text.typed().end()) lengths.push_back(first->begin);
+  }
+  EncodedChat encoded = tokenizer_->encode_chat(text, tokenizer_->special().chat.text, lengths);
+  if (default_) return encoded;
+  const auto& prefix = tokenizer_->special().prefix;
+  encoded.tokens.insert(encoded.tokens.begin(), prefix.begin(), prefix.end());
+  for (int64_t& shared : encoded.shared) shared += static_cast<int64_t>(prefix.size());
+  return encoded;
+}
+
+// Where the last bytes of a message end in the text.
+std::optional<size_t> Chat::end_of(const jinja::Text& text, size_t message) const {
+  const auto& typed = text.typed();
+  const auto last = std::find_if(typed.rbegin(), typed.rend(),
+                                 [&](const jinja::Typed& it) { return it.source == static_cast<int32_t>(message); });
+  return last == typed.rend() ? std::nullopt : std::optional(last->end);
+}
+
+std::optional<std::vector<int32_t>> Chat::encode_next(const jinja::Text& text, size_t answered, int32_t last) const {
+  const auto end = end_of(text, answered);
+  if (!end) return {};
+  const SpecialTokens& special = tokenizer_->special();
+  const std::string_view rest = std::string_view(text.bytes()).substr(*end);
+  const auto encoded = [&](size_t begin) {
+    return tokenizer_->encode_chat(text.part(begin, text.size()), special.chat.text).tokens;
+  };
+  std::vector<int32_t> tokens = encoded(*end);
+  if (default_ && special.is_stop(last) && !tokens.empty()) {  // the model has written the mark that ends its turn
+    const std::string mark = tokenizer_->piece(last);
+    if (special.is_stop(tokens[0])) {
+      tokens.erase(tokens.begin());
+    } else if (!mark.empty() && rest.starts_with(mark)) {
+      tokens = encoded(*end + mark.size());
     }
   }
-  return ask ? text + form_->answer_open : text;
-}
-
-std::string Chat::jinja() const {
-  const Form& form = *form_;
-  const std::string trim = form.trims ? " | trim" : "";
-  const bool always = !system_.empty() || form.default_system;
-  // The system message with its marks: written at once, or before the first user message.
-  const std::string system = expression(form.system_open) + " + " +
-                             (form.system_apart && !form.keeps_system ? "(ns.system" + trim + ")" : "ns.system") +
-                             " + " + expression(form.system_close);
-  return concat(
-      "{%- set ns = namespace(system=", Json(system_).dump(), ", has=", always ? "true" : "false", ", head='') -%}\n",
-      "{%- if messages and messages[0]['role'] == 'system' -%}\n",
-      "{%- set ns.system = messages[0]['content'] -%}{%- set ns.has = true -%}{%- set turns = messages[1:] -%}\n",
-      "{%- else -%}{%- set turns = messages -%}{%- endif -%}\n", "{{- ", expression(form.begin), " -}}\n",
-      "{%- if ns.has -%}", form.system_apart ? "{{- " + system + " -}}" : "{%- set ns.head = " + system + " -%}",
-      "{%- endif -%}\n", "{%- for message in turns -%}\n", "{%- if message['role'] == 'user' -%}\n", "{{- ",
-      expression(form.user_open), " + ((ns.head + message['content'])", trim, ") + ", expression(form.user_close),
-      " -}}{%- set ns.head = '' -%}\n", "{%- elif message['role'] == 'assistant' -%}\n", "{{- ",
-      expression(concat(form.answer_open, form.answer_space)), " + (message['content']", trim, ") + ",
-      expression(concat(form.answer_close, form.after_answer)), " -}}\n",
-      "{%- else -%}{{- raise_exception('expected the role user or assistant, or system of the first') -}}{%- endif "
-      "-%}\n",
-      "{%- endfor -%}\n", "{%- if add_generation_prompt -%}{{- ", expression(form.answer_open), " -}}{%- endif -%}\n");
-}
-
-std::string Chat::next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more) const {
-  std::vector<ChatMessage> all = messages;
-  all.insert(all.end(), more.begin(), more.end());
-  return concat(form_ ? form_->after_answer : "", render(all, true).substr(render(messages, false).size()));
-}
-
-std::vector<int32_t> Chat::encode(const std::vector<ChatMessage>& messages, bool ask) const {
-  const std::string text = render(messages, ask);
-  return form_ ? tokenizer_->encode(text) : encode_prompt(*tokenizer_, text);
-}
-
-std::vector<std::vector<int32_t>> Chat::encode_beginnings(const std::vector<ChatMessage>& messages,
-                                                          const std::vector<size_t>& counts) const {
-  const std::string text = render(messages, true);
-  std::vector<size_t> lengths = {text.size()};
-  for (const size_t count : counts) {
-    const std::string part = render({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)}, false);
-    if (text.starts_with(part)) lengths.push_back(part.size());
-  }
-  auto all = tokenizer_->encode_beginnings(text, lengths);
-  const auto& prefix = tokenizer_->special().prefix;
-  for (auto& tokens : all) {
-    if (!form_) tokens.insert(tokens.begin(), prefix.begin(), prefix.end());
-  }
-  return all;
-}
-
-std::vector<int32_t> Chat::encode_next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more,
-                                       bool ended) const {
-  const std::string text = (ended ? "" : end_of_turn_) + next(messages, more);
-  std::vector<int32_t> tokens = tokenizer_->encode(text);
   // Some tokenizers put a space before every text, but this text continues another one.
-  const bool space = !form_ && !text.starts_with(' ') && !tokens.empty() && tokenizer_->piece(tokens[0]) == " ";
+  const bool space = !default_ && !rest.starts_with(' ') && !tokens.empty() && tokenizer_->piece(tokens[0]) == " ";
   if (space) tokens.erase(tokens.begin());
   return tokens;
+}
+
+bool Chat::keeps(const jinja::Text& text, const Json& messages, size_t answered, const ChatOptions& options) const {
+  Json before = Json::array();
+  for (size_t i = 0; i < answered; ++i) before.push_back(messages[i]);
+  const jinja::Text prompt = render(before, options);
+  if (!text.bytes().starts_with(prompt.bytes())) return false;
+  const auto clean = [](const jinja::Text& some) { return strip(some, true, true).bytes(); };
+  const size_t end = end_of(text, answered).value_or(prompt.size());
+  return end >= prompt.size() && clean(text.part(prompt.size(), end)) == clean(words_of(messages[answered]));
 }
 
 }  // namespace cortado

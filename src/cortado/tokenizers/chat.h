@@ -1,80 +1,74 @@
-// Conversations in the text format that a model was trained on.
+// Conversations in the text format that a model was trained on: its chat template, rendered by Jinja (jinja/).
 #pragma once
 
+#include <ctime>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cortado/base/json.h"
+#include "cortado/tokenizers/jinja/jinja.h"
 #include "cortado/tokenizers/tokenizer.h"
 
 namespace cortado {
 
-struct ChatMessage {
-  std::string role;  // "system" (only the first), "user", "assistant"
-  std::string content;
-};
+// A message as templates read it: an object with "role", "content", and whatever else the template knows ("name",
+// "tool_calls", "tool_call_id", "reasoning_content", ...). A conversation is a list of them.
+Json chat_message(const std::string& role, const std::string& content);
 
-// Detects the style of a model's chat template: the one that renders the probe conversations exactly as the template
-// does (jinja.h). Without a template, the tokens decide. If the template matches no style, `name` is empty and
-// `problem` says why.
-//
-//   chatml       Qwen2, SmolLM2: <|im_start|>user\n...<|im_end|>\n
-//   llama2       <s>[INST] <<SYS>>\n...\n<</SYS>>\n\n... [/INST] ... </s>
-//   mistral      <s> [INST] ... [/INST] ...</s>; mistral-v1 without the first space, mistral-v3: ...[/INST]
-//   llama3       <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>; llama3.1 has a system message with dates,
-//                llama3.2 with today's date
-//   gemma        <start_of_turn>user\n...<end_of_turn>\n
-//   rwkv-world   User: ...\n\nAssistant: ...\n\n
-// `begin`, `end`: the texts of the begin and end tokens.
-ChatStyle detect_chat_style(const std::string& chat_template, const std::string& begin, const std::string& end,
-                            const std::function<bool(std::string_view)>& has_token);
+// The chat template of a known format: "chatml" (with `system` as its default system message), "llama2", "llama3",
+// "gemma", "mistral-v3", "rwkv-world", ... "" if the name is unknown.
+std::string known_chat_template(const std::string& name, const std::string& system = "");
+// The known template of a model that comes without one, by its tokens; "" if they are of no known format.
+std::string chat_template_by_tokens(const std::function<bool(std::string_view)>& has_token);
+
+// What a template gets beside the messages.
+struct ChatOptions {
+  bool ask = true;         // add_generation_prompt: up to where the next answer begins
+  bool continues = false;  // continue_final_message: the answer goes on with the last message
+  Json tools = nullptr, documents = nullptr;
+  Json more = Json::object();  // chat_template_kwargs
+  std::time_t now = std::time(nullptr);
+};
 
 class Chat {
  public:
-  // InputError if the model was not trained to chat, or in a style that is not known here. The tokenizer must outlive
-  // this object.
+  // The tokenizer must outlive this object. A model that was not trained to chat continues the conversation as one
+  // text: an answer directly follows the text that it continues, and each other message begins a new line.
   explicit Chat(const Tokenizer& tokenizer);
-  // Uses a known style by its name. Without a tokenizer, the encode functions must not be called.
-  Chat(const ChatStyle& style, const std::string& begin, const std::string& end, const Tokenizer* tokenizer = nullptr);
-  // Also accepts a model that was not trained to chat. It continues the conversation as one text: an answer directly
-  // follows the text that it continues, and each other message begins a new line. InputError if the model was trained
-  // in a style that is not known here.
-  static Chat or_text(const Tokenizer& tokenizer);
 
-  // Renders the whole conversation; with `ask`, up to where the assistant's next answer begins. Without a system
-  // message, the model's default one is used, if it has one. The result contains the marks at its beginning, so encode
-  // it without a prefix. InputError for an unknown role, and for a system message that is not the first message.
-  std::string render(const std::vector<ChatMessage>& messages, bool ask) const;
+  // Why the model's template cannot be used; empty if it can.
+  const std::string& problem() const { return problem_; }
+  // Throws InputError unless the model was trained to chat with a template that can be used.
+  void need_template() const;
 
-  // The text that a session must read for the next question, if it holds `messages`, of which the last is the
-  // assistant's. It begins after the mark that ends the assistant's turn: the model has written that mark, or the
-  // session reads end_of_turn() first.
-  std::string next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more) const;
-  const std::string& end_of_turn() const { return end_of_turn_; }
+  // Renders the conversation. Its parts that come from messages are typed by the messages' indices. Throws InputError
+  // with the template's own message if it refuses the conversation. The text contains the marks at its beginning.
+  jinja::Text render(const Json& messages, const ChatOptions& options = {}) const;
 
-  // The results of render and next as tokens. `ended`: the last answer already ends with its mark.
-  std::vector<int32_t> encode(const std::vector<ChatMessage>& messages, bool ask) const;
-  // The tokens of encode(messages, true), then those of the first `counts` messages, but for counts whose text the
-  // whole text does not begin with.
-  std::vector<std::vector<int32_t>> encode_beginnings(const std::vector<ChatMessage>& messages,
-                                                      const std::vector<size_t>& counts) const;
-  std::vector<int32_t> encode_next(const std::vector<ChatMessage>& messages, const std::vector<ChatMessage>& more,
-                                   bool ended) const;
+  // The tokens of what render() returned, and the depths where other conversations may diverge from this one: before
+  // each message of `divergences`.
+  EncodedChat encode(const jinja::Text& text, const std::vector<size_t>& divergences = {}) const;
 
-  // The style as a Jinja template for tokenizer_config.json. Its variables are messages, add_generation_prompt,
-  // bos_token and eos_token.
-  std::string jinja() const;
-
-  struct Form;
+  // The tokens that a session reads next. It holds the tokens of a prompt and of the answer to it, of which `last` is the
+  // last token; the answer is message number `answered` of the conversation. `text` is what render() returned for the
+  // whole conversation. Nothing if the answer's end cannot be found in the text.
+  std::optional<std::vector<int32_t>> encode_next(const jinja::Text& text, size_t answered, int32_t last) const;
+  // Whether the template writes the conversation's beginning as the session read it: the prompt of the answer, then the
+  // answer. Some templates rewrite earlier turns, for example without their thoughts.
+  bool keeps(const jinja::Text& text, const Json& messages, size_t answered, const ChatOptions& options) const;
 
  private:
-  explicit Chat(const Tokenizer* tokenizer) : tokenizer_(tokenizer), form_(nullptr) {}
-  std::string expanded(const char* text) const;
+  const jinja::Template& template_for(const ChatOptions& options) const;
+  std::optional<size_t> end_of(const jinja::Text& text, size_t message) const;
 
   const Tokenizer* tokenizer_;
-  const Form* form_;  // null: no style, the conversation is plain text
-  std::string begin_, end_of_turn_, system_;
+  std::string problem_;
+  std::optional<jinja::Template> default_, tools_;  // without a default: the conversation is plain text
+  Json own_;                                        // bos_token and the like
 };
 
 }  // namespace cortado

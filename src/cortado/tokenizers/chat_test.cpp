@@ -2,28 +2,32 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "cortado/base/error.h"
-#include "cortado/base/json.h"
 #include "cortado/testing/errors.h"
 
 namespace cortado {
 namespace {
 
-// A tokenizer with only the functions that Chat uses.
+// One token per letter. <s> is 0 and </s> is 1; they end no answer unless `stops` says so.
 class Marks : public Tokenizer {
  public:
-  explicit Marks(const std::string& style, const std::string& system = "") {
+  explicit Marks(const std::string& chat_template, std::vector<int32_t> stops = {}) {
     special_.begin = 0;
     special_.end = 1;
-    special_.chat = {style, system};
+    special_.stops = std::move(stops);
+    special_.chat.text = chat_template;
   }
-  void problem(const std::string& text) { special_.chat.problem = text; }
+  void name(const std::string& name, const std::string& text) { special_.chat.named.emplace_back(name, text); }
   std::string kind() const override { return "marks"; }
-  int64_t vocabulary() const override { return 2; }
-  std::vector<int32_t> encode(std::string_view /*text*/) const override { return {}; }
-  std::string decode(const std::vector<int32_t>& tokens) const override { return tokens[0] == 0 ? "<s>" : "</s>"; }
+  int64_t vocabulary() const override { return 256; }
+  std::vector<int32_t> encode(std::string_view text) const override { return {text.begin(), text.end()}; }
+  std::string decode(const std::vector<int32_t>& tokens) const override {
+    std::string text;
+    for (const int32_t token : tokens) {
+      text += token == 0 ? "<s>" : token == 1 ? "</s>" : std::string(1, static_cast<char>(token));
+    }
+    return text;
+  }
   const SpecialTokens& special() const override { return special_; }
   void save(const std::string& /*directory*/) const override {}
 
@@ -31,10 +35,21 @@ class Marks : public Tokenizer {
   SpecialTokens special_;
 };
 
-const std::vector<ChatMessage> kTalk{{"system", "S"}, {"user", "Q"}, {"assistant", "A"}, {"user", "R"}};
+Json talk(const std::vector<std::pair<const char*, const char*>>& messages) {
+  Json list = Json::array();
+  for (const auto& [role, content] : messages) list.push_back(chat_message(role, content));
+  return list;
+}
 
-TEST(Chat, Styles) {
-  const auto text = [](const char* style) { return Chat(Marks(style)).render(kTalk, true); };
+const Json kTalk = talk({{"system", "S"}, {"user", "Q"}, {"assistant", "A"}, {"user", "R"}});
+
+std::string rendered(const std::string& chat_template, const Json& messages, const ChatOptions& options = {}) {
+  const Marks marks(chat_template);
+  return Chat(marks).render(messages, options).bytes();
+}
+
+TEST(Chat, KnownTemplates) {
+  const auto text = [](const char* name) { return rendered(known_chat_template(name), kTalk); };
   EXPECT_EQ(text("chatml"),
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
             "<|im_start|>user\nR<|im_end|>\n<|im_start|>assistant\n");
@@ -49,139 +64,143 @@ TEST(Chat, Styles) {
   EXPECT_EQ(text("gemma"),
             "<s><start_of_turn>user\nS\n\nQ<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n<start_of_turn>user\n"
             "R<end_of_turn>\n<start_of_turn>model\n");
-  EXPECT_EQ(text("rwkv-world"), "<s>System: S\n\nUser: Q\n\nAssistant: A\n\nUser: R\n\nAssistant:");
+  EXPECT_EQ(text("rwkv-world"), "System: S\n\nUser: Q\n\nAssistant: A\n\nUser: R\n\nAssistant:");
+  EXPECT_EQ(known_chat_template("klingon"), "");
 }
 
-TEST(Chat, DefaultSystemMessages) {
-  const Chat chat(Marks("chatml", "Be brief."));
-  EXPECT_EQ(chat.render({{"user", "Q"}}, false),
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n");
-  EXPECT_EQ(chat.render({{"system", ""}}, false), "<|im_start|>system\n<|im_end|>\n");
-  EXPECT_NE(Chat(Marks("llama3.1")).render({{"user", "Q"}}, false).find("Today Date: 26 Jul 2024"), std::string::npos);
-  const std::string dated = Chat(Marks("llama3.2")).render({{"user", "Q"}}, false);
-  EXPECT_EQ(dated.find('{'), std::string::npos) << dated;
+TEST(Chat, KnownSystemMessages) {
+  const ChatOptions closed{.ask = false};
+  const std::string chatml = known_chat_template("chatml", "Be \"brief\".");
+  EXPECT_EQ(rendered(chatml, talk({{"user", "Q"}}), closed),
+            "<|im_start|>system\nBe \"brief\".<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n");
+  EXPECT_EQ(rendered(chatml, talk({{"system", ""}}), closed), "<|im_start|>system\n<|im_end|>\n");
+  EXPECT_NE(rendered(known_chat_template("llama3.1"), talk({{"user", "Q"}})).find("Today Date: 26 Jul 2024\n\n<|eot"),
+            std::string::npos);
+  const ChatOptions dated{.now = 1700000000};
+  EXPECT_NE(rendered(known_chat_template("llama3.2"), kTalk, dated).find(" Nov 2023\n\nS<|eot_id|>"),
+            std::string::npos);
+  const auto has = [](std::string_view token) { return token == "<start_of_turn>"; };
+  EXPECT_EQ(chat_template_by_tokens(has), known_chat_template("gemma"));
+  EXPECT_EQ(chat_template_by_tokens([](std::string_view) { return false; }), "");
 }
 
-// The texts that a session reads question by question add up to the whole conversation.
+TEST(Chat, WhatATemplateGets) {
+  const Json messages = talk({{"user", "Q"}});
+  EXPECT_EQ(rendered("{{ bos_token }}|{{ eos_token }}|{{ tools is none }}|{{ documents }}|{{ add_generation_prompt }}",
+                     messages),
+            "<s>|</s>|True|None|True");
+  ChatOptions options{.ask = false, .documents = Json::array({"d"}), .more = {{"deep", 3}, {"messages", 0}}};
+  EXPECT_EQ(
+      rendered("{{ documents[0] }}{{ deep }}{{ messages[0].content }}{{ add_generation_prompt }}", messages, options),
+      "d3QFalse");
+  Json thinks = messages;
+  thinks[0]["reasoning"] = "Hm";
+  EXPECT_EQ(rendered("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}", thinks), "HmHm");
+  Marks marks("plain");
+  marks.name("tool_use", "with {{ tools[0] }}");
+  const Chat chat(marks);
+  EXPECT_EQ(chat.render(messages).bytes(), "plain");
+  EXPECT_EQ(chat.render(messages, {.tools = Json::array({"t"})}).bytes(), "with t");
+}
+
+TEST(Chat, ContinuesTheLastMessage) {
+  const ChatOptions options{.continues = true};
+  const Json messages = talk({{"user", "Q"}, {"assistant", "It is "}});
+  EXPECT_EQ(rendered(known_chat_template("chatml"), messages, options),
+            "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\nIt is ");
+  EXPECT_EQ(rendered(known_chat_template("gemma"), messages, options),
+            "<s><start_of_turn>user\nQ<end_of_turn>\n<start_of_turn>model\nIt is");
+  EXPECT_NE(testing::error_of([&] { rendered("x", messages, options); }).find("leaves the last message out"),
+            std::string::npos);
+  EXPECT_NE(testing::error_of([&] { rendered("x", Json::array(), options); }).find("no message"), std::string::npos);
+}
+
+// The tokens that a session reads question by question add up to the whole conversation.
 TEST(Chat, TurnByTurn) {
-  for (const char* style : {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "llama3.2",
-                            "gemma", "rwkv-world"}) {
-    const Chat chat(Marks(style, style == std::string("chatml") ? "default" : ""));
-    std::vector<ChatMessage> messages{{"system", "S {bos}"}, {"user", " Q "}};
-    std::string read = chat.render(messages, true);
-    messages.push_back({"assistant", "A"});
-    const std::string all = chat.render(messages, false);
-    ASSERT_EQ(all.substr(0, read.size()), read) << style;
-    const std::string turn = chat.end_of_turn() + chat.next(messages, {{"user", "R"}});
-    messages.push_back({"user", "R"});
-    const std::string whole = chat.render(messages, true);
-    EXPECT_EQ(whole.substr(whole.size() - turn.size()), turn) << style;
-    EXPECT_EQ(whole.find("{eos}"), std::string::npos);
-  }
-}
-
-// One token per letter, and a space before every text, as in Llama 2's tokenizer.
-class Letters : public Marks {
- public:
-  Letters() : Marks("") {}
-  std::vector<int32_t> encode(std::string_view text) const override {
-    std::vector<int32_t> tokens = {' '};
-    tokens.insert(tokens.end(), text.begin(), text.end());
-    return tokens;
-  }
-  std::string decode(const std::vector<int32_t>& tokens) const override { return {tokens.begin(), tokens.end()}; }
-};
-
-TEST(Chat, OfAModelThatWasNotTaughtToIsOneText) {
-  const Letters letters;
-  const Chat chat = Chat::or_text(letters);
-  EXPECT_EQ(chat.render(kTalk, true), "S\nQA\nR");
-  EXPECT_EQ(chat.render({{"user", "Q"}, {"user", "R"}}, true), "Q\nR");
-  EXPECT_EQ(letters.decode(chat.encode({{"user", "Q"}}, true)), " Q");
-  const std::vector<ChatMessage> begun = {{"user", "Q"}, {"assistant", " A"}};
-  for (const bool ended : {false, true}) {  // no second space where the text continues
-    EXPECT_EQ(letters.decode(chat.encode_next(begun, {{"user", "R"}}, ended)), "\nR");
-  }
-  EXPECT_EQ(letters.decode(chat.encode_next(begun, {{"system", "S"}, {"user", "R"}}, true)), "\nS\nR");
-  const Marks taught("chatml");
-  EXPECT_EQ(Chat::or_text(taught).render({{"user", "Q"}}, false), "<|im_start|>user\nQ<|im_end|>\n");
-  Marks other("");
-  other.problem("its chat template is another");
-  EXPECT_NE(testing::error_of([&] { Chat::or_text(other); }).find("template is another"), std::string::npos);
-}
-
-bool no_token(std::string_view /*token*/) { return false; }
-
-std::string replaced_in(std::string text, const std::string& what, const std::string& with) {
-  return text.replace(text.find(what), what.size(), with);
-}
-
-// ChatML as models have it, or slightly changed.
-std::string chatml(const std::string& before, const std::string& ask = "<|im_start|>assistant\n",
-                   const std::string& separator = "\n") {
-  return concat(before, "{% for message in messages %}{{ '<|im_start|>' + message.role + ", Json(separator).dump(),
-                " + message.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ ", Json(ask).dump(),
-                " }}{% endif %}");
-}
-
-TEST(Chat, DetectsStyles) {
-  const auto style = [&](const std::string& text) { return detect_chat_style(text, "<s>", "</s>", no_token); };
   for (const char* name : {"chatml", "llama2", "mistral", "mistral-v1", "mistral-v3", "llama3", "llama3.1", "llama3.2",
                            "gemma", "rwkv-world"}) {
-    EXPECT_EQ(style(Chat(Marks(name)).jinja()).name, name);
-  }
-  EXPECT_EQ(style(chatml("")).name, "chatml");
-  const ChatStyle qwen =
-      style(chatml("{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Q.<|im_end|>\n{% endif %}"));
-  EXPECT_EQ(qwen.name + qwen.system, "chatmlYou are Q.");
-  const auto has = [](std::string_view token) { return token == "<start_of_turn>"; };
-  EXPECT_EQ(detect_chat_style("", "", "", has).name, "gemma");
-  EXPECT_EQ(style("rwkv-world").name, "rwkv-world");
-}
-
-// A template with a style's marks that writes something else matches no style, and `problem` is one line.
-TEST(Chat, LooksAreNotEnough) {
-  const std::vector<std::string> others = {
-      chatml("{{ bos_token }}"),
-      chatml("", "<|im_start|>assistant\n<think>\n"),
-      chatml("", "<|im_start|>assistant\n", " "),
-      replaced_in(chatml(""), "message.content", "message.content | trim"),
-      replaced_in(Chat(Marks("llama3.1")).jinja(), "26 Jul 2024", "27 Jul 2024"),
-      "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}[SYSTEM_PROMPT]{{ message.content "
-      "}}"
-      "[/SYSTEM_PROMPT]{% elif message.role == 'user' %}[INST]{{ message.content }}[/INST]{% else %}{{ message.content "
-      "}}"
-      "{{ eos_token }}{% endif %}{% endfor %}",
-      "### User:",
-      "{% for",
-      "{{ raise_exception('no') }}",
-      "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}<|im_start|>"};
-  for (const std::string& text : others) {
-    const ChatStyle style = detect_chat_style(text, "<s>", "</s>", no_token);
-    EXPECT_EQ(style.name, "") << text;
-    EXPECT_NE(style.problem, "") << text;
-    EXPECT_EQ(style.problem.find('\n'), std::string::npos);
+    const Marks marks(known_chat_template(name, "default"));
+    const Chat chat(marks);
+    Json messages = talk({{"system", "S {bos}"}, {"user", " Q "}});
+    auto tokens = chat.encode(chat.render(messages)).tokens;
+    messages.push_back(chat_message("assistant", "A"));
+    const std::string answer = std::string(chat.render(messages).bytes()).substr(tokens.size());
+    const std::string said = answer.substr(0, answer.find('A') + 1);
+    tokens.insert(tokens.end(), said.begin(), said.end());
+    messages.push_back(chat_message("user", "R"));
+    const auto whole = chat.render(messages);
+    EXPECT_TRUE(chat.keeps(whole, messages, 2, {})) << name;
+    const auto next = chat.encode_next(whole, 2, 'A');
+    ASSERT_TRUE(next) << name;
+    tokens.insert(tokens.end(), next->begin(), next->end());
+    EXPECT_EQ(tokens, chat.encode(whole).tokens) << name;
   }
 }
 
-TEST(Chat, WithoutAPythonNothingIsTakenForKnown) {
-  ::setenv("CORTADO_PYTHON", "/nowhere/python", 1);
-  const ChatStyle style = detect_chat_style(chatml(""), "<s>", "</s>", no_token);
-  ::unsetenv("CORTADO_PYTHON");
-  EXPECT_EQ(style.name, "");
-  EXPECT_NE(style.problem.find("CORTADO_PYTHON"), std::string::npos);
+TEST(Chat, TheModelsOwnMarkIsNotReadAgain) {
+  const Marks marks("{% for m in messages %}{{ m.content }}!\n{% endfor %}", {'!', '?'});
+  const Chat chat(marks);
+  const auto text = chat.render(talk({{"user", "Q"}, {"assistant", "A"}, {"user", "R"}}));
+  const auto next = [&](int32_t last) { return marks.decode(chat.encode_next(text, 1, last).value()); };
+  EXPECT_EQ(next('A'), "!\nR!\n");
+  EXPECT_EQ(next('!'), "\nR!\n");
+  EXPECT_EQ(next('?'), "\nR!\n") << "another end in its place";
+  EXPECT_FALSE(chat.encode_next(chat.render(talk({{"user", "Q"}, {"assistant", ""}, {"user", "R"}})), 1, 'A'));
+}
+
+TEST(Chat, SeesWhatATemplateRewrites) {
+  const Marks marks(
+      "{% for m in messages %}{{ m.role[0] }}:{{ m.content.split('</think>')[-1] | trim }}\n{% endfor %}"
+      "{% if add_generation_prompt %}a:{% endif %}");
+  const Chat chat(marks);
+  const auto keeps = [&](const char* answer) {
+    const Json messages = talk({{"user", "Q"}, {"assistant", answer}, {"user", "R"}});
+    return chat.keeps(chat.render(messages), messages, 1, {});
+  };
+  EXPECT_TRUE(keeps(" A\n"));
+  EXPECT_FALSE(keeps("<think>Hm</think>A"));
+}
+
+TEST(Chat, FindsWhereConversationsDiverge) {
+  const Marks marks(known_chat_template("chatml"));
+  const Chat chat(marks);
+  const auto text = chat.render(kTalk);
+  const auto [tokens, shared] = chat.encode(text, {1, 3});
+  const std::string& bytes = text.bytes();
+  EXPECT_EQ(shared,
+            (std::vector<int64_t>{static_cast<int64_t>(bytes.find("Q<")), static_cast<int64_t>(bytes.find("R<"))}));
+}
+
+TEST(Chat, OfAModelThatWasNotTaughtToIsOneText) {
+  // A space before every text, as in Llama 2's tokenizer.
+  class Spaced : public Marks {
+   public:
+    Spaced() : Marks("") {}
+    std::vector<int32_t> encode(std::string_view text) const override {
+      std::vector<int32_t> tokens = {' '};
+      tokens.insert(tokens.end(), text.begin(), text.end());
+      return tokens;
+    }
+  };
+  const Spaced letters;
+  const Chat chat(letters);
+  EXPECT_EQ(chat.render(kTalk).bytes(), "S\nQA\nR");
+  EXPECT_EQ(chat.render(talk({{"user", "Q"}, {"user", "R"}})).bytes(), "Q\nR");
+  EXPECT_EQ(letters.decode(chat.encode(chat.render(talk({{"user", "Q"}}))).tokens), " Q");
+  const auto begun = chat.render(talk({{"user", "Q"}, {"assistant", " A"}, {"system", "S"}, {"user", "R"}}));
+  EXPECT_EQ(letters.decode(chat.encode_next(begun, 1, 'A').value()), "\nS\nR");  // no second space
 }
 
 TEST(Chat, Refusals) {
-  EXPECT_NE(testing::error_of([] { Chat(Marks("")); }).find("was not taught to chat"), std::string::npos);
-  Marks other("");
-  other.problem("its chat template is another");
-  EXPECT_NE(testing::error_of([&] { Chat{other}; }).find("template is another"), std::string::npos);
-  EXPECT_NE(testing::error_of([] { Chat(Marks("chatml")).render({{"tool", "x"}}, true); }).find("got \"tool\""),
+  using testing::error_of;
+  const Marks untaught(""), broken("{% for %}"), refusing("{{ raise_exception('only users here') }}");
+  EXPECT_NE(error_of([&] { Chat(untaught).need_template(); }).find("was not taught to chat"), std::string::npos);
+  EXPECT_NE(Chat(broken).problem().find("line 1"), std::string::npos);
+  EXPECT_NE(error_of([&] { Chat(broken).need_template(); }).find("cannot be used"), std::string::npos);
+  EXPECT_NE(error_of([&] { Chat(refusing).render(kTalk); }).find("refuses the conversation: only users here"),
             std::string::npos);
-  EXPECT_NE(
-      testing::error_of([] { Chat(Marks("chatml")).render({{"user", "x"}, {"system", "y"}}, true); }).find("message 2"),
-      std::string::npos);
+  const Marks gemma(known_chat_template("gemma"));
+  EXPECT_NE(error_of([&] { Chat(gemma).render(talk({{"tool", "x"}})); }).find("got tool"), std::string::npos);
 }
 
 }  // namespace

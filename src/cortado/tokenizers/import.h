@@ -17,9 +17,9 @@ namespace cortado {
 inline constexpr const char* kWorldVocabulary = "rwkv_vocab_v20230424.txt";
 
 // Imports a Hugging Face folder's tokenizer: tokenizer.json (byte-pair encodings), or else tokenizer.model (byte-pair
-// models of SentencePiece), or else RWKV's vocabulary. Further tokens, special tokens, the tokens that end an answer, and the chat style come from
-// tokenizer_config.json, added_tokens.json, special_tokens_map.json, chat_template.jinja, generation_config.json and
-// config.json, if present. InputError (one line) if the tokenizer is missing, broken or not supported.
+// models of SentencePiece), or else RWKV's vocabulary. Further tokens, special tokens, the tokens that end an answer, and the chat templates come
+// from tokenizer_config.json, added_tokens.json, special_tokens_map.json, chat_template.jinja, additional_chat_templates/,
+// generation_config.json and config.json, if present. InputError (one line) if the tokenizer is missing, broken or not supported.
 std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder);
 
 // A GGUF file's metadata about its tokenizer (keys tokenizer.ggml.*).
@@ -37,7 +37,7 @@ struct VocabularyMetadata {
   // add_bos_token, add_eos_token, add_space_prefix; nullopt: the default of the model type
   std::optional<bool> add_begin = {}, add_end = {}, add_space = {};
   bool remove_extra_spaces = false;  // remove_extra_whitespaces
-  std::string chat_template = {};    // tokenizer.chat_template
+  ChatTemplates chat = {};           // tokenizer.chat_template, tokenizer.chat_template.NAME
 };
 
 // Builds a tokenizer from the metadata. InputError "[place] ..." if it is incomplete or not supported.
@@ -46,7 +46,7 @@ std::shared_ptr<Tokenizer> import_vocabulary(const VocabularyMetadata& metadata,
 // The tokenizer of a pretrained model (a Hugging Face folder or a GGUF file); null if it has none.
 std::shared_ptr<Tokenizer> pretrained_tokenizer(const std::string& source);
 
-// Writes tokenizer.json, tokenizer_config.json (with a chat template, if the model was trained to chat) and
+// Writes tokenizer.json, tokenizer_config.json (with the chat templates) and
 // generation_config.json into a folder. Returns false and writes nothing if the tokenizer has no byte pairs. InputError, and nothing is written, if Hugging Face's format cannot
 // express a step of the tokenizer.
 bool export_tokenizer(const Tokenizer& tokenizer, const std::string& folder);

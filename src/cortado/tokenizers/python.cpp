@@ -43,16 +43,35 @@ class PythonTokenizer : public torch::CustomClassHolder {
     return tensor_of_text(tokenizer_->decode(ids));
   }
 
-  // `messages` lists role, content, role, content, ...
-  std::string chat(const std::vector<std::string>& messages, bool ask) const {
-    std::vector<ChatMessage> list;
-    for (size_t i = 0; i + 1 < messages.size(); i += 2) list.push_back({messages[i], messages[i + 1]});
-    return Chat(*tokenizer_).render(list, ask);
+  // `asked`: a JSON object with "messages", and as they are wanted "add_generation_prompt", "continue_final_message",
+  // "tools", "documents" and "kwargs".
+  std::string chat(const std::string& asked) const {
+    const auto [messages, options] = conversation(asked);
+    return Chat(*tokenizer_).render(messages, options).bytes();
+  }
+  // Its tokens. A mark in a message is text.
+  std::vector<int64_t> encode_chat(const std::string& asked) const {
+    const auto [messages, options] = conversation(asked);
+    const Chat chat(*tokenizer_);
+    const auto tokens = chat.encode(chat.render(messages, options)).tokens;
+    return {tokens.begin(), tokens.end()};
+  }
+  // Renders a template. `asked` has "template", "given" and "written" (jinja.h). Returns "text" and "typed", or "error".
+  static std::string render(const std::string& asked) {
+    const Json json = parse_json(asked, "conversation");
+    Json answer;
+    try {
+      const jinja::Template compiled(json.at("template").get<std::string>());
+      const jinja::Text text = compiled.render(json.at("given"), json.at("written"), std::time(nullptr));
+      answer = {{"text", text.bytes()}, {"typed", Json::array()}};
+      for (const auto& [begin, end, source] : text.typed()) answer["typed"].push_back({begin, end, source});
+    } catch (const jinja::Error& error) {
+      answer["error"] = error.what();
+    }
+    return answer.dump();
   }
   // The chat template in Jinja; "" if the tokenizer has none.
-  std::string chat_template() const {
-    return tokenizer_->special().chat.name.empty() ? std::string() : Chat(*tokenizer_).jinja();
-  }
+  std::string chat_template() const { return tokenizer_->special().chat.text; }
   std::vector<int64_t> stops() const {
     return {tokenizer_->special().stops.begin(), tokenizer_->special().stops.end()};
   }
@@ -74,6 +93,17 @@ class PythonTokenizer : public torch::CustomClassHolder {
   bool export_to(const std::string& folder) const { return export_tokenizer(*tokenizer_, folder); }
 
  private:
+  std::pair<Json, ChatOptions> conversation(const std::string& asked) const {
+    Chat(*tokenizer_).need_template();
+    const Json json = parse_json(asked, "conversation");
+    return {json.at("messages"),
+            {.ask = json.value("add_generation_prompt", true),
+             .continues = json.value("continue_final_message", false),
+             .tools = json.value("tools", Json()),
+             .documents = json.value("documents", Json()),
+             .more = json.value("kwargs", Json::object())}};
+  }
+
   std::shared_ptr<Tokenizer> tokenizer_;
 };
 
@@ -86,7 +116,9 @@ TORCH_LIBRARY_FRAGMENT(cortado, m) {
       .def("encode", &PythonTokenizer::encode)
       .def("encode_document", &PythonTokenizer::encode_document)
       .def("decode", &PythonTokenizer::decode, "", {torch::arg("tokens"), torch::arg("skip_special") = false})
-      .def("chat", &PythonTokenizer::chat, "", {torch::arg("messages"), torch::arg("ask") = true})
+      .def("chat", &PythonTokenizer::chat)
+      .def("encode_chat", &PythonTokenizer::encode_chat)
+      .def_static("render", &PythonTokenizer::render)
       .def("chat_template", &PythonTokenizer::chat_template)
       .def("stops", &PythonTokenizer::stops)
       .def("special", &PythonTokenizer::special)

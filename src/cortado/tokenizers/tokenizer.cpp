@@ -105,11 +105,15 @@ std::shared_ptr<Tokenizer> make_tokenizer(const std::string& spec, const std::ve
   });
 }
 
-std::vector<std::vector<int32_t>> Tokenizer::encode_beginnings(std::string_view text,
-                                                               const std::vector<size_t>& lengths) const {
-  std::vector<std::vector<int32_t>> all;
-  for (const size_t length : lengths) all.push_back(encode(text.substr(0, length)));
-  return all;
+EncodedChat Tokenizer::encode_chat(const jinja::Text& text, std::string_view /*chat_template*/,
+                                   const std::vector<size_t>& lengths) const {
+  EncodedChat encoded{encode(text.bytes()), {}};
+  for (const size_t length : lengths) {
+    const auto part = encode(std::string_view(text.bytes()).substr(0, length));
+    const auto end = std::mismatch(part.begin(), part.end(), encoded.tokens.begin(), encoded.tokens.end()).first;
+    encoded.shared.push_back(end - part.begin());
+  }
+  return encoded;
 }
 
 bool SpecialTokens::is_stop(int32_t token) const { return std::find(stops.begin(), stops.end(), token) != stops.end(); }

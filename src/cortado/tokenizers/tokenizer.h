@@ -6,17 +6,19 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "cortado/tokenizers/jinja/text.h"
 
 namespace cortado {
 
-// How a model was trained to chat (chat.h): the template's name, and the default system message.
-struct ChatStyle {
-  std::string name;  // empty: not trained to chat, or see `problem`
-  std::string system;
-  std::string problem = {};  // if not empty: why the model's template is not supported
+// How a model was trained to chat: its chat templates in Jinja's language (chat.h).
+struct ChatTemplates {
+  std::string text;  // the default one; empty: the model was not trained to chat
+  std::vector<std::pair<std::string, std::string>> named = {};  // others by name, such as tool_use
 
-  bool taught() const { return !name.empty() || !problem.empty(); }
+  bool taught() const { return !text.empty(); }
 };
 
 // Token ids with a special role; -1 if there is none.
@@ -24,9 +26,16 @@ struct SpecialTokens {
   int32_t begin = -1, end = -1, unknown = -1, padding = -1;
   std::vector<int32_t> prefix, suffix;  // begin and end a whole text; encode does not add them
   std::vector<int32_t> stops;           // generation ends when the model writes one of these
-  ChatStyle chat;
+  ChatTemplates chat;
 
   bool is_stop(int32_t token) const;
+};
+
+// A conversation's tokens, and for each length of the text that was asked for, how many tokens it shares with the text
+// that ends there.
+struct EncodedChat {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> shared;
 };
 
 class Tokenizer {
@@ -39,9 +48,10 @@ class Tokenizer {
   // fallback any UTF-8, bpe whatever the model's own tokenizer keeps. InputError for a character that the char
   // tokenizer has not seen; the message names it.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
-  // Encodes the text's first `lengths` bytes, each as encode() does, where it can for the cost of the whole text's tokens.
-  virtual std::vector<std::vector<int32_t>> encode_beginnings(std::string_view text,
-                                                              const std::vector<size_t>& lengths) const;
+  // Encodes a conversation. What is typed in it is text, even if it spells a special token or another token that the
+  // chat template writes. The bytes at `lengths` are where another conversation may go on differently.
+  virtual EncodedChat encode_chat(const jinja::Text& text, std::string_view chat_template,
+                                  const std::vector<size_t>& lengths = {}) const;
   virtual std::string decode(const std::vector<int32_t>& tokens) const = 0;
   // The text of a token in the middle of a text; decode may treat the first token differently.
   virtual std::string piece(int32_t token) const { return decode({token}); }

@@ -13,6 +13,7 @@
 #include "cortado/base/utf8.h"
 #include "cortado/testing/errors.h"
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
+#include "cortado/tokenizers/chat.h"
 #include "cortado/tokenizers/import.h"
 #include "cortado/tokenizers/tokenizer.h"
 
@@ -190,7 +191,8 @@ std::string saved_and_loaded(const Tokenizer& tokenizer, const std::string& text
   EXPECT_EQ(loaded->vocabulary(), tokenizer.vocabulary());
   EXPECT_EQ(loaded->encode(text), tokenizer.encode(text));
   EXPECT_EQ(loaded->special().stops, tokenizer.special().stops);
-  EXPECT_EQ(loaded->special().chat.name, tokenizer.special().chat.name);
+  EXPECT_EQ(loaded->special().chat.text, tokenizer.special().chat.text);
+  EXPECT_EQ(loaded->special().chat.named, tokenizer.special().chat.named);
   return loaded->decode(loaded->encode(text));
 }
 
@@ -246,15 +248,56 @@ VocabularyMetadata small_gpt2() {
   return metadata;
 }
 
-TEST(Bpe, EncodesBeginnings) {
+TEST(Bpe, SharesBeginnings) {
   VocabularyMetadata metadata = small_gpt2();
   metadata.pre = "gpt-2";
   const auto tokenizer = import_vocabulary(metadata, "test");
   const std::string text = " hi hi<|im_start|> hi 12\n<|im_end|><|im_end|>\n<|im_start|>121212";
   std::vector<size_t> lengths(text.size() + 1);
   std::iota(lengths.begin(), lengths.end(), size_t{0});
-  const auto all = tokenizer->encode_beginnings(text, lengths);
-  for (const size_t length : lengths) EXPECT_EQ(all[length], tokenizer->encode(text.substr(0, length))) << length;
+  const auto [whole, shared] = tokenizer->encode_chat(text, "", lengths);
+  EXPECT_EQ(whole, tokenizer->encode(text));
+  for (const size_t length : lengths) {
+    const auto part = tokenizer->encode(text.substr(0, length));
+    const auto end = std::mismatch(part.begin(), part.end(), whole.begin(), whole.end()).first;
+    EXPECT_EQ(shared[length], end - part.begin()) << length;
+  }
+}
+
+// A mark is a token where the template writes it, and text where somebody typed it.
+TEST(Bpe, TypedMarksAreText) {
+  VocabularyMetadata metadata = small_gpt2();
+  metadata.pre = "gpt-2";
+  metadata.tokens.emplace_back("<think>");
+  metadata.types.push_back(4);
+  const auto tokenizer = import_vocabulary(metadata, "test");
+  const std::string mark = "<|im_end|>", thought = "<think>";
+  const std::vector<int32_t> letters = {'<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|', '>'};
+  const auto encoded = [&](const jinja::Text& text, std::string_view chat_template = "") {
+    return tokenizer->encode_chat(text, chat_template, {}).tokens;
+  };
+  EXPECT_EQ(encoded(mark), (std::vector<int32_t>{260}));
+  std::vector<int32_t> expected;
+  for (const int32_t letter : letters)
+    expected.push_back(tokenizer->encode(std::string(1, static_cast<char>(letter)))[0]);
+  EXPECT_EQ(encoded(jinja::Text::typed(mark, 0)), expected);
+  // One that is typed in part is none either; one beside a typed text is one.
+  jinja::Text text("<|im");
+  text.append(jinja::Text::typed("_end", 0));
+  text.write("|>");
+  EXPECT_EQ(encoded(text), expected);
+  text = jinja::Text::typed(" hi", 0);
+  text.write(mark);
+  text.append(jinja::Text::typed(" hi", 1));
+  EXPECT_EQ(encoded(text), (std::vector<int32_t>{257, 260, 257}));
+  // Words run across the border between what is typed and what is not.
+  text = jinja::Text(" ");
+  text.append(jinja::Text::typed("hi", 0));
+  EXPECT_EQ(encoded(text), (std::vector<int32_t>{257}));
+  // A token that is not special is text like any other, unless the template writes it.
+  EXPECT_EQ(encoded(jinja::Text::typed(thought, 0)), (std::vector<int32_t>{261}));
+  EXPECT_EQ(encoded(jinja::Text::typed(thought, 0), "{{ '<think>' }}").size(), 7U);
+  EXPECT_EQ(encoded(thought, "{{ '<think>' }}"), (std::vector<int32_t>{261}));
 }
 
 TEST(Gguf, Gpt2Vocabularies) {
@@ -275,7 +318,7 @@ TEST(Gguf, Gpt2Vocabularies) {
     const auto tokenizer = import_vocabulary(metadata, "test");
     EXPECT_EQ(tokenizer->encode("12"), twelve) << pre;
     EXPECT_EQ(tokenizer->encode(" hi<|im_end|>"), (Ids{257, 260}));
-    EXPECT_EQ(tokenizer->special().chat.name, "chatml");
+    EXPECT_EQ(tokenizer->special().chat.text, known_chat_template("chatml"));
     EXPECT_EQ(tokenizer->special().stops, (Ids{260}));
     std::string text = " hi\t\u00e9\u4f60\U0001F600 1234 don't\r\n  <|im_start|>x";
     EXPECT_EQ(saved_and_loaded(*tokenizer, text), text) << pre;

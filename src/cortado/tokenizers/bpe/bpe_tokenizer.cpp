@@ -72,12 +72,46 @@ void BpeTokenizer::save(const std::string& directory) const {
   write_file(directory + kPiecesFile, pieces);
 }
 
-void BpeTokenizer::encode_segment(const Word& segment, Merger::Cache& cache, std::vector<int32_t>& tokens) const {
+AddedTokenFinder::Allowed BpeTokenizer::outside(const Typed& typed) {
+  if (typed.ranges.empty()) return {};
+  return [&typed](const AddedToken& token, size_t begin) {
+    const auto range = std::upper_bound(typed.ranges.begin(), typed.ranges.end(), begin,
+                                        [](size_t at, const jinja::Typed& it) { return at < it.end; });
+    const bool inside = range != typed.ranges.end() && range->begin < begin + token.text.size();
+    return !inside || (!token.special && typed.chat_template.find(token.text) == std::string_view::npos);
+  };
+}
+
+// Where the typed parts of a segment lie after its normalisation. If that is unclear, the whole segment counts as typed.
+BpeTokenizer::Typed BpeTokenizer::normalized_typed(std::string_view segment, const std::string& normalized,
+                                                   const Typed& typed) const {
+  Typed moved{{}, typed.chat_template};
+  if (normalized_.empty()) return moved;
+  std::string joined;
+  size_t at = 0;
+  const auto add = [&](size_t end) {
+    joined += normalize(normalizer_, std::string(segment.substr(at, end - at)));
+    at = end;
+  };
+  for (const jinja::Typed& range : typed.ranges) {
+    add(range.begin);
+    const size_t begin = joined.size();
+    add(range.end);
+    moved.ranges.push_back({begin, joined.size(), range.source});
+  }
+  add(segment.size());
+  if (joined != normalized && !moved.ranges.empty()) moved.ranges = {{0, normalized.size()}};
+  return moved;
+}
+
+void BpeTokenizer::encode_segment(const Word& segment, const Typed& typed, Merger::Cache& cache,
+                                  std::vector<int32_t>& tokens) const {
   const std::string text = normalize(normalizer_, std::string(segment.text));
+  const Typed moved = normalized_typed(segment.text, text, typed);
   std::deque<std::string> storage;
   std::vector<Word> words;
   bool first = segment.first;
-  normalized_.split(text, [&](std::string_view part, int32_t id) {
+  const auto encode = [&](std::string_view part, int32_t id) {
     if (id >= 0) {
       tokens.push_back(id);
     } else {
@@ -86,11 +120,13 @@ void BpeTokenizer::encode_segment(const Word& segment, Merger::Cache& cache, std
       storage.clear();
     }
     first = false;
-  });
+  };
+  normalized_.split(text, encode, 0, outside(moved));
 }
 
 // Returns the tokens of the text after `from`, which is the text's start or an added token's end.
-std::vector<int32_t> BpeTokenizer::encode_from(std::string_view text, size_t from, Ends* ends) const {
+std::vector<int32_t> BpeTokenizer::encode_from(std::string_view text, size_t from, const Typed& typed,
+                                               Ends* ends) const {
   const size_t valid = utf8_valid_prefix(text);
   fail_input_if(valid < text.size(), "[tokenizer] the text is not UTF-8 at byte offset ", valid);
   std::vector<int32_t> tokens;
@@ -98,28 +134,38 @@ std::vector<int32_t> BpeTokenizer::encode_from(std::string_view text, size_t fro
   const std::unique_lock lock(mutex_, std::try_to_lock);
   Merger::Cache own;
   Merger::Cache& cache = lock.owns_lock() ? cache_ : own;
+  auto next = typed.ranges.begin();
   const auto encode = [&](std::string_view part, int32_t id) {
-    if (id < 0) return encode_segment({part, part.data() == text.data()}, cache, tokens);
+    const auto begin = static_cast<size_t>(part.data() - text.data()), end = begin + part.size();
+    while (next != typed.ranges.end() && next->end <= begin) ++next;
+    if (id < 0) {
+      Typed inside{{}, typed.chat_template};
+      for (auto range = next; range != typed.ranges.end() && range->begin < end; ++range) {
+        inside.ranges.push_back({std::max(range->begin, begin) - begin, std::min(range->end, end) - begin});
+      }
+      return encode_segment({part, begin == 0}, inside, cache, tokens);
+    }
     tokens.push_back(id);
-    if (ends) ends->emplace_back(part.data() + part.size() - text.data(), tokens.size());
+    if (ends) ends->emplace_back(end, tokens.size());
   };
-  raw_.split(text, encode, from);
+  raw_.split(text, encode, from, outside(typed));
   return tokens;
 }
 
 // Up to the end of an added token, the text's beginnings have the text's own tokens.
-std::vector<std::vector<int32_t>> BpeTokenizer::encode_beginnings(std::string_view text,
-                                                                  const std::vector<size_t>& lengths) const {
+EncodedChat BpeTokenizer::encode_chat(const jinja::Text& text, std::string_view chat_template,
+                                      const std::vector<size_t>& lengths) const {
+  const Typed typed{text.typed(), chat_template};
   Ends ends = {{0, 0}};
-  const std::vector<int32_t> whole = encode_from(text, 0, &ends);
-  std::vector<std::vector<int32_t>> all;
+  EncodedChat encoded{encode_from(text.bytes(), 0, typed, &ends), {}};
+  const auto& whole = encoded.tokens;
   for (const size_t length : lengths) {
     const auto [bytes, count] = *std::prev(std::upper_bound(ends.begin(), ends.end(), std::pair(length, SIZE_MAX)));
-    all.emplace_back(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(count));
-    const auto rest = encode_from(text.substr(0, length), bytes);
-    all.back().insert(all.back().end(), rest.begin(), rest.end());
+    const auto rest = encode_from(std::string_view(text.bytes()).substr(0, length), bytes, typed);
+    const auto start = whole.begin() + static_cast<std::ptrdiff_t>(count);
+    encoded.shared.push_back(std::mismatch(start, whole.end(), rest.begin(), rest.end()).first - whole.begin());
   }
-  return all;
+  return encoded;
 }
 
 std::string BpeTokenizer::decode(const std::vector<int32_t>& tokens) const {

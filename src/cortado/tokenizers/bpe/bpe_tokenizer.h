@@ -71,13 +71,16 @@ class AddedTokenFinder {
  public:
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
+  using Found = std::function<void(std::string_view part, int32_t id)>;
+  using Allowed = std::function<bool(const AddedToken& token, size_t begin)>;
   // Calls `found` for the parts of the text in order: with id >= 0 for an added token (including the white space that
-  // it absorbs), with id -1 for the text between. The text before `done` has been passed on.
-  void split(std::string_view text, const std::function<void(std::string_view part, int32_t id)>& found,
-             size_t done = 0) const;
+  // it absorbs), with id -1 for the text between. The text before `done` has been passed on. `allowed`: whether a token
+  // counts at a place; null: everywhere.
+  void split(std::string_view text, const Found& found, size_t done = 0, const Allowed& allowed = {}) const;
+  bool empty() const { return tokens_.empty(); }
 
  private:
-  const AddedToken* longest_at(std::string_view text, size_t at) const;
+  const AddedToken* longest_at(std::string_view text, size_t at, const Allowed& allowed) const;
 
   std::vector<AddedToken> tokens_;                   // longest first
   std::array<std::vector<uint32_t>, 256> starting_;  // indexed by first byte; indices into tokens_
@@ -207,8 +210,8 @@ class BpeTokenizer : public Tokenizer {
   std::string kind() const override { return "bpe"; }
   int64_t vocabulary() const override { return static_cast<int64_t>(definition_.tokens.size()); }
   std::vector<int32_t> encode(std::string_view text) const override { return encode_from(text, 0); }
-  std::vector<std::vector<int32_t>> encode_beginnings(std::string_view text,
-                                                      const std::vector<size_t>& lengths) const override;
+  EncodedChat encode_chat(const jinja::Text& text, std::string_view chat_template,
+                          const std::vector<size_t>& lengths) const override;
   std::string decode(const std::vector<int32_t>& tokens) const override;
   std::string piece(int32_t token) const override;
   bool is_special(int32_t token) const override { return token >= 0 && token < vocabulary() && special_[token]; }
@@ -220,8 +223,17 @@ class BpeTokenizer : public Tokenizer {
 
  private:
   using Ends = std::vector<std::pair<size_t, size_t>>;  // of added tokens: bytes and tokens up to there
-  std::vector<int32_t> encode_from(std::string_view text, size_t from, Ends* ends = nullptr) const;
-  void encode_segment(const Word& segment, Merger::Cache& cache, std::vector<int32_t>& tokens) const;
+  // The typed parts of a text, in which the tokens of a chat template do not count.
+  struct Typed {
+    std::vector<jinja::Typed> ranges;
+    std::string_view chat_template;
+  };
+  std::vector<int32_t> encode_from(std::string_view text, size_t from, const Typed& typed = {},
+                                   Ends* ends = nullptr) const;
+  void encode_segment(const Word& segment, const Typed& typed, Merger::Cache& cache,
+                      std::vector<int32_t>& tokens) const;
+  Typed normalized_typed(std::string_view segment, const std::string& normalized, const Typed& typed) const;
+  static AddedTokenFinder::Allowed outside(const Typed& typed);
 
   BpeDefinition definition_;
   TextSteps<NormalizerStep> normalizer_;

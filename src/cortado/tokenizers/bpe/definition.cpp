@@ -5,6 +5,7 @@
 
 #include "cortado/base/error.h"
 #include "cortado/base/utf8.h"
+#include "cortado/tokenizers/chat.h"
 
 namespace cortado {
 namespace {
@@ -81,6 +82,23 @@ void id_field(JsonFields& json, const std::string& key, int32_t& id) {
   if (json.reading()) id = value.get<int32_t>();
 }
 
+void chat_fields(JsonFields& json, ChatTemplates& chat) {
+  if (json.reading() && json.has("name")) {  // earlier versions stored the name of a style
+    std::string name, system, problem;
+    json.text("name", name);
+    json.text("system", system);
+    if (json.has("problem")) json.text("problem", problem);
+    chat.text = known_chat_template(name, system);
+    return;
+  }
+  json.text("template", chat.text);
+  if (json.reading() ? !json.has("named") : chat.named.empty()) return;
+  json.list("named", chat.named, [](JsonFields& entry, std::pair<std::string, std::string>& named) {
+    entry.text("name", named.first);
+    entry.text("template", named.second);
+  });
+}
+
 void special_fields(JsonFields& json, SpecialTokens& special) {
   id_field(json, "begin", special.begin);
   id_field(json, "end", special.end);
@@ -89,14 +107,9 @@ void special_fields(JsonFields& json, SpecialTokens& special) {
   json.values("prefix", special.prefix, "token ids");
   json.values("suffix", special.suffix, "token ids");
   json.values("stops", special.stops, "token ids");
-  if (json.reading() ? !json.has("chat") : !special.chat.taught()) return;
-  json.object("chat", [&](JsonFields& chat) {
-    chat.text("name", special.chat.name);
-    chat.text("system", special.chat.system);
-    if (chat.reading() ? chat.has("problem") : !special.chat.problem.empty()) {
-      chat.text("problem", special.chat.problem);
-    }
-  });
+  if (json.reading() ? json.has("chat") : special.chat.taught()) {
+    json.object("chat", [&](JsonFields& chat) { chat_fields(chat, special.chat); });
+  }
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include "cortado/base/error.h"
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/bpe/imports.h"
-#include "cortado/tokenizers/chat.h"
 #include "cortado/tokenizers/kinds.h"
 
 namespace cortado {
@@ -194,7 +193,14 @@ GgufSettings settings_of(const VocabularyMetadata& metadata) {
   settings.emplace_back(key + "add_eos_token", metadata.add_end.value_or(false));
   settings.emplace_back(key + "add_space_prefix", metadata.add_space.value_or(false));
   if (metadata.remove_extra_spaces) settings.emplace_back(key + "remove_extra_whitespaces", true);
-  if (!metadata.chat_template.empty()) settings.emplace_back("tokenizer.chat_template", metadata.chat_template);
+  const std::string chat = "tokenizer.chat_template";
+  if (metadata.chat.taught()) settings.emplace_back(chat, metadata.chat.text);
+  std::vector<std::string> names;
+  for (const auto& [name, text] : metadata.chat.named) {
+    names.push_back(name);
+    settings.emplace_back(concat(chat, ".", name), text);
+  }
+  if (!names.empty()) settings.emplace_back(chat + "s", names);
   return settings;
 }
 
@@ -212,7 +218,7 @@ GgufSettings gguf_vocabulary(const Tokenizer& tokenizer, int64_t rows) {
   const BpeDefinition& definition = bpe->definition();
   VocabularyMetadata metadata = metadata_of(*bpe, rows);
   add_special(definition, metadata);
-  if (!tokenizer.special().chat.name.empty()) metadata.chat_template = Chat(tokenizer).jinja();
+  metadata.chat = tokenizer.special().chat;
   return settings_of(metadata);
 }
 

@@ -5,7 +5,6 @@
 #include "cortado/base/files.h"
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/bpe/imports.h"
-#include "cortado/tokenizers/chat.h"
 
 namespace cortado {
 namespace {
@@ -170,7 +169,7 @@ Json hf_tokenizer(const BpeDefinition& definition, const Tokenizer& tokenizer) {
           {"model", hf_model(definition, tokenizer)}};
 }
 
-Json tokenizer_config(const BpeDefinition& definition, const Tokenizer& tokenizer) {
+Json tokenizer_config(const BpeDefinition& definition) {
   const SpecialTokens& special = definition.special;
   Json json = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
   const std::pair<const char*, int32_t> roles[] = {{"bos_token", special.begin},
@@ -180,7 +179,11 @@ Json tokenizer_config(const BpeDefinition& definition, const Tokenizer& tokenize
   for (const auto& [key, id] : roles) {
     if (id >= 0) json[key] = definition.tokens[id];
   }
-  if (!special.chat.name.empty()) json["chat_template"] = Chat(tokenizer).jinja();
+  if (special.chat.taught()) json["chat_template"] = special.chat.text;
+  if (special.chat.named.empty()) return json;
+  Json templates = Json::array({{{"name", "default"}, {"template", special.chat.text}}});
+  for (const auto& [name, text] : special.chat.named) templates.push_back({{"name", name}, {"template", text}});
+  json["chat_template"] = templates;
   return json;
 }
 
@@ -199,7 +202,7 @@ bool export_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   if (!bpe || bpe->definition().longest) return false;
   const BpeDefinition& definition = bpe->definition();
   const std::pair<const char*, Json> files[] = {{"tokenizer.json", hf_tokenizer(definition, tokenizer)},
-                                                {"tokenizer_config.json", tokenizer_config(definition, tokenizer)},
+                                                {"tokenizer_config.json", tokenizer_config(definition)},
                                                 {"generation_config.json", generation_config(definition.special)}};
   for (const auto& [name, json] : files) write_file(folder + "/" + name, json.dump(2) + "\n");
   return true;

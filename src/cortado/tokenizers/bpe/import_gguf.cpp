@@ -158,7 +158,12 @@ VocabularyMetadata vocabulary_of(const GgufFile& file) {
   vocabulary.add_end = flag("add_eos_token");
   vocabulary.add_space = flag("add_space_prefix");
   vocabulary.remove_extra_spaces = metadata.boolean(key + "remove_extra_whitespaces", false);
-  vocabulary.chat_template = metadata.text("tokenizer.chat_template", "");
+  const std::string chat = "tokenizer.chat_template";
+  vocabulary.chat.text = metadata.text(chat, "");
+  for (const std::string_view name : file.texts("tokenizer.chat_templates")) {
+    const std::string key = concat(chat, ".", name);
+    if (metadata.has(key)) vocabulary.chat.named.emplace_back(name, metadata.text(key));
+  }
   return vocabulary;
 }
 
@@ -203,7 +208,7 @@ BpeDefinition define_vocabulary(const VocabularyMetadata& metadata, const std::s
 std::shared_ptr<Tokenizer> import_vocabulary(const VocabularyMetadata& metadata, const std::string& place) {
   BpeDefinition definition = define_vocabulary(metadata, place);
   check_definition(definition, place);
-  complete_special(definition, metadata.chat_template);
+  complete_special(definition, metadata.chat);
   return std::make_shared<BpeTokenizer>(std::move(definition), place);
 }
 

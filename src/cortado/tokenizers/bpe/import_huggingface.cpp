@@ -9,7 +9,6 @@
 #include "cortado/base/utf8.h"
 #include "cortado/tokenizers/bpe/bpe_tokenizer.h"
 #include "cortado/tokenizers/bpe/imports.h"
-#include "cortado/tokenizers/chat.h"
 
 namespace cortado {
 namespace {
@@ -389,21 +388,6 @@ void read_stops(const Json& config, BpeDefinition& definition) {
   }
 }
 
-std::string chat_template_of(const Neighbours& beside) {
-  const std::string file = beside.folder + "/chat_template.jinja";
-  if (std::filesystem::exists(file)) {
-    const std::string text = read_file(file);
-    fail_input_if(utf8_valid_prefix(text) != text.size(), "[", file, "] is not UTF-8 text");
-    return text;
-  }
-  const Json value = beside.config.value("chat_template", Json());
-  if (value.is_string()) return value.get<std::string>();
-  for (const auto& item : value.is_array() ? value : Json::array()) {  // several named templates
-    if (item.is_object() && item.value("name", "") == "default") return item.value("template", "");
-  }
-  return "";
-}
-
 BpeDefinition read_tokenizer_model(const Neighbours& beside, const std::string& path) {
   VocabularyMetadata metadata = read_sentencepiece_model(read_file(path), path);
   const auto flag = [&](const char* key) {
@@ -447,27 +431,6 @@ void hf_fields(JsonFields& json, DecoderStep& step) {
   }
 }
 
-void complete_special(BpeDefinition& definition, const std::string& chat_template) {
-  SpecialTokens& special = definition.special;
-  const auto is_added = [&](std::string_view text) {
-    return std::any_of(definition.added.begin(), definition.added.end(),
-                       [&](const AddedToken& token) { return token.text == text; });
-  };
-  if (special.end >= 0) special.stops.push_back(special.end);
-  for (const char* name :
-       {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>"}) {
-    if (is_added(name)) special.stops.push_back(id_of(definition, name));
-  }
-  std::sort(special.stops.begin(), special.stops.end());
-  special.stops.erase(std::unique(special.stops.begin(), special.stops.end()), special.stops.end());
-  const auto text = [&](int32_t id) {
-    std::string token = id < 0 ? "" : definition.tokens[static_cast<size_t>(id)];
-    if (definition.longest) bytes_of_letters(std::string(token), token);
-    return token;
-  };
-  special.chat = detect_chat_style(chat_template, text(special.begin), text(special.end), is_added);
-}
-
 std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder) {
   const std::string json = folder + "/tokenizer.json", model = folder + "/tokenizer.model",
                     world = concat(folder, "/", kWorldVocabulary);
@@ -487,7 +450,7 @@ std::shared_ptr<Tokenizer> import_tokenizer(const std::string& folder) {
   for (const char* name : {"/generation_config.json", "/config.json"}) {
     read_stops(Json(optional_object(folder + name)), definition);
   }
-  complete_special(definition, chat_template_of(beside));
+  complete_special(definition, chat_templates_of(beside.folder, beside.config));
   return std::make_shared<BpeTokenizer>(std::move(definition), path);
 }
 

@@ -44,7 +44,9 @@ enum TokenType : int32_t { kNormal = 1, kUnknownToken = 2, kControl = 3, kUserDe
 // A token's type; normal if the file has none.
 int32_t type_of(const VocabularyMetadata& metadata, size_t id);
 
-// Derives which tokens end an answer and which chat style the model was trained on.
-void complete_special(BpeDefinition& definition, const std::string& chat_template);
+// The chat templates of a Hugging Face folder. `config`: what its tokenizer_config.json says.
+ChatTemplates chat_templates_of(const std::string& folder, const Json& config);
+// Derives which tokens end an answer, and the chat template of a model whose files have none.
+void complete_special(BpeDefinition& definition, const ChatTemplates& chat);
 
 }  // namespace cortado

@@ -116,17 +116,17 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
   for (uint32_t i = 0; i < tokens_.size(); ++i) starting_[static_cast<unsigned char>(tokens_[i].text[0])].push_back(i);
 }
 
-const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at) const {
+const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at, const Allowed& allowed) const {
   for (const uint32_t i : starting_[static_cast<unsigned char>(text[at])]) {
-    if (text.substr(at).starts_with(tokens_[i].text)) return &tokens_[i];
+    const bool there = text.substr(at).starts_with(tokens_[i].text);
+    if (there && (!allowed || allowed(tokens_[i], at))) return &tokens_[i];
   }
   return nullptr;
 }
 
-void AddedTokenFinder::split(std::string_view text,
-                             const std::function<void(std::string_view piece, int32_t id)>& found, size_t done) const {
+void AddedTokenFinder::split(std::string_view text, const Found& found, size_t done, const Allowed& allowed) const {
   for (size_t at = done; !tokens_.empty() && at < text.size();) {
-    const AddedToken* token = longest_at(text, at);
+    const AddedToken* token = longest_at(text, at, allowed);
     if (!token) {
       ++at;
       continue;
