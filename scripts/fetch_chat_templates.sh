@@ -10,8 +10,9 @@ version=0.3.36 hash=sha256:832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372
 mkdir -p build
 unfinished=$(mktemp -d build/unfinished.XXXXXX)
 trap 'rm -rf "$unfinished"' EXIT
-"$1" -m pip download -qq --disable-pip-version-check --no-deps --no-binary :all: --no-build-isolation --require-hashes -d "$unfinished" \
-  -r <(echo "llama-cpp-python==$version --hash=$hash") || true # it asks for a build tool only after the download
+# --no-binary is limited to this package, because pip makes an environment to read the package's name and version.
+"$1" -m pip download -qq --disable-pip-version-check --no-deps --no-binary llama-cpp-python --require-hashes -d "$unfinished" \
+  -r <(echo "llama-cpp-python==$version --hash=$hash")
 tar -xzf "$unfinished"/llama_cpp_python-$version.tar.gz -C "$unfinished" --strip-components 5 --wildcards '*/vendor/llama.cpp/models/templates/*.jinja'
 mkdir "$unfinished/templates"
 mv "$unfinished"/*.jinja "$unfinished/templates"
