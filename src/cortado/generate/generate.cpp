@@ -57,7 +57,7 @@ Conversation::Conversation(Session& session, const std::string& system)
 int64_t Conversation::ask(const std::string& question, const std::function<bool()>& cancelled) {
   Json all = messages_;
   all.push_back(chat_message("user", question));
-  const jinja::Text text = chat_.render(all);
+  const jinja::Text text = chat_.render(all, {.fits = true});
   std::vector<int32_t> tokens;
   if (messages_.size() < 2) {
     tokens = chat_.encode(text).tokens;

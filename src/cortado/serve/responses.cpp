@@ -224,7 +224,7 @@ std::shared_ptr<RunningResponse> Responses::create(const Json& json) {
   Turn turn{.model = find_model(json, engine_),
             .instructions = body.text("instructions", ""),
             .input = read_input(body, said),
-            .options = {.more = read_template_options(body)}};
+            .options = {.fits = true, .more = read_template_options(body)}};
   const auto running = std::shared_ptr<RunningResponse>(new RunningResponse);
   Request request = read_request(body, turn.model, *running);
   const auto previous = body.optional_text("previous_response_id");

@@ -81,7 +81,7 @@ Json read_messages(Body& body) {
 }
 
 ChatOptions read_chat_options(Body& body) {
-  ChatOptions options{.more = read_template_options(body)};
+  ChatOptions options{.fits = true, .more = read_template_options(body)};
   options.continues = body.boolean("continue_final_message", false);
   options.ask = body.boolean("add_generation_prompt", !options.continues);
   if (options.continues && options.ask) body.fail("continue_final_message", "needs \"add_generation_prompt\": false");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cortado/base/error.h"
+#include "cortado/tokenizers/fitted_messages.h"
 
 namespace cortado {
 namespace {
@@ -107,6 +108,32 @@ const jinja::Template& Chat::template_for(const ChatOptions& options) const {
 }
 
 jinja::Text Chat::render(const Json& messages, const ChatOptions& options) const {
+  const auto has_role = [&](const char* role) {
+    return std::ranges::any_of(messages,
+                               [&](const Json& it) { return it.is_object() && it.value("role", "") == role; });
+  };
+  const bool developer = has_role("developer"), any = developer || has_role("system");
+  if (!options.fits || !default_ || !any) return render_as_is(messages, options);
+  const auto fitted = [&](const FittedMessages& fit) {
+    jinja::Text text = render_as_is(fit.messages, options);
+    text.rename_sources(fit.sources);
+    return text;
+  };
+  const bool knows = tokenizer_->special().chat.text.find("developer") != std::string::npos;
+  try {
+    return developer && !knows ? fitted(with_system_role(messages)) : render_as_is(messages, options);
+  } catch (const InputError&) {
+    for (const auto& fit : {with_one_system, without_system}) {
+      try {
+        return fitted(fit(messages));
+      } catch (const InputError&) {  // the template's first refusal says most
+      }
+    }
+    throw;
+  }
+}
+
+jinja::Text Chat::render_as_is(const Json& messages, const ChatOptions& options) const {
   fail_input_if(!problem_.empty(), "[chat] ", problem_);
   if (!default_) return plain_text(messages);
   Json given = options.more;

@@ -29,6 +29,8 @@ std::string chat_template_by_tokens(const std::function<bool(std::string_view)>&
 struct ChatOptions {
   bool ask = true;         // add_generation_prompt: up to where the next answer begins
   bool continues = false;  // continue_final_message: the answer goes on with the last message
+  // Fit messages that the template has no place for (Chat::render).
+  bool fits = false;
   Json tools = nullptr, documents = nullptr;
   Json more = Json::object();  // chat_template_kwargs
   std::time_t now = std::time(nullptr);
@@ -47,6 +49,8 @@ class Chat {
 
   // Renders the conversation. Its parts that come from messages are typed by the messages' indices. Throws InputError
   // with the template's own message if it refuses the conversation. The text contains the marks at its beginning.
+  // With options.fits, `developer` is `system` unless the template knows the word; and if the template refuses the
+  // conversation, its system messages are joined into the first, and then put in front of the first user's.
   jinja::Text render(const Json& messages, const ChatOptions& options = {}) const;
 
   // The tokens of what render() returned, and the depths where other conversations may diverge from this one: before
@@ -62,6 +66,7 @@ class Chat {
   bool keeps(const jinja::Text& text, const Json& messages, size_t answered, const ChatOptions& options) const;
 
  private:
+  jinja::Text render_as_is(const Json& messages, const ChatOptions& options) const;
   const jinja::Template& template_for(const ChatOptions& options) const;
   std::optional<size_t> end_of(const jinja::Text& text, size_t message) const;
 

@@ -48,6 +48,34 @@ std::string rendered(const std::string& chat_template, const Json& messages, con
   return Chat(marks).render(messages, options).bytes();
 }
 
+// Templates that have no place for a second system message, for any, and for the word "developer".
+TEST(Chat, MessagesAreFitted) {
+  const std::string roles = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}";
+  const std::string one =
+      "{% for m in messages[1:] if m.role == 'system' %}{{ raise_exception('one only') }}{% endfor %}" + roles;
+  const std::string none =
+      "{% for m in messages if m.role == 'system' %}{{ raise_exception('none') }}{% endfor %}" + roles;
+  const Json two = talk({{"developer", "S"}, {"user", "Q"}, {"system", "T"}, {"assistant", "A"}});
+  const auto fitted = [&](const std::string& text, const Json& messages) {
+    return rendered(text, messages, {.fits = true});
+  };
+  EXPECT_EQ(fitted(roles, two), "[system:S][user:Q][system:T][assistant:A]");
+  EXPECT_EQ(fitted("{# developer #}" + roles, two), "[developer:S][user:Q][system:T][assistant:A]");
+  EXPECT_EQ(fitted(one, two), "[system:S\n\nT][user:Q][assistant:A]");
+  EXPECT_EQ(fitted(none, two), "[user:S\n\nT\n\nQ][assistant:A]");
+  const Json parts = {{{"role", "system"}, {"content", "S"}},
+                      {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "Q"}}}}}};
+  EXPECT_EQ(fitted("{{ messages[0].content[1].text }}" + none.substr(0, none.find("{% endfor %}") + 12), parts), "Q");
+  // Nothing is fitted unless it is asked for, and a template that always refuses says why in its own words.
+  EXPECT_NE(testing::error_of([&] { rendered(one, two); }).find("one only"), std::string::npos);
+  EXPECT_NE(testing::error_of([&] { fitted("{{ raise_exception('never') }}", two); }).find("never"), std::string::npos);
+  // What was typed keeps its message's number.
+  const Marks marks(none);
+  const jinja::Text text = Chat(marks).render(two, {.fits = true});
+  EXPECT_EQ(text.typed().back().source, 3);
+  EXPECT_EQ(text.typed()[text.typed().size() - 2].source, 1);
+}
+
 TEST(Chat, KnownTemplates) {
   const auto text = [](const char* name) { return rendered(known_chat_template(name), kTalk); };
   EXPECT_EQ(text("chatml"),

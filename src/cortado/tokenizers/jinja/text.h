@@ -35,6 +35,12 @@ class Text {
   void append(const Text& more);
   void write(std::string_view bytes) { bytes_ += bytes; }  // a template's own
   Text part(size_t begin, size_t end) const;               // byte offsets
+  // Types what comes from message i as coming from message sources[i].
+  void rename_sources(const std::vector<int32_t>& sources) {
+    for (Typed& range : typed_) {
+      if (range.source >= 0) range.source = sources.at(static_cast<size_t>(range.source));
+    }
+  }
   void truncate(size_t size);
 
   // The text with each stretch of the same origin replaced by `change` of it.
