@@ -42,6 +42,7 @@ CONFIG = {
         "clip": 1.0,
         "evaluate_every": 4,
         "seed": 7,
+        "dtype": "float32",
     },
 }
 

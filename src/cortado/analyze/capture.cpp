@@ -57,6 +57,8 @@ bool OperatorCall::takes(const at::Tensor& tensor) const {
 }
 
 std::vector<OperatorCall> captured(const std::function<void()>& compute) {
+  // Without derivatives some layers compute several operators in one pass, which could not be told apart.
+  const at::AutoGradMode grad(true);
   std::vector<OperatorCall> found;
   struct Recording {
     at::CallbackHandle handle;

@@ -43,7 +43,7 @@ TEST(WireChat, MessagesOfOtherServersAreRead) {
   }
   EXPECT_EQ(
       prompt(R"([{"role": "system", "content": "One."}, )" + user + R"(, {"role": "developer", "content": "Two."}])"),
-      "<|im_start|>system\nOne.<|im_end|>\n" + asked + "<|im_start|>developer\nTwo.<|im_end|>\n" + answer);
+      "<|im_start|>system\nOne.<|im_end|>\n" + asked + "<|im_start|>system\nTwo.<|im_end|>\n" + answer);
   EXPECT_EQ(prompt("[" + user + R"(, {"role": "tool", "content": "t", "tool_call_id": "1", "name": "f"}])"),
             asked + "<|im_start|>tool\nt<|im_end|>\n" + answer);
 }

@@ -4,6 +4,7 @@
 #include "cortado/mechanisms/mamba2/op.h"
 #include "cortado/mechanisms/shared/convolved.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/inner_width.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/gated_silu/op.h"
 #include "cortado/nn/norm/norms.h"
@@ -12,20 +13,12 @@
 namespace cortado {
 namespace {
 
-// Reads "width", or "expand" times the model's width.
-int64_t read_mamba2_width(JsonReader& settings, const MixerContext& context) {
-  if (!settings.has("width"))
-    return settings.integer("width", 1, 1 << 20, settings.integer("expand", 1, 64, 2) * context.dim);
-  settings.fail_if(settings.has("expand"), "\"width\" stands in place of \"expand\"");
-  return settings.integer("width", 1, 1 << 20);
-}
-
 // State: "scan_state" [rows, H, N, P], "conv" [rows, taps-1, inner + 2·groups·N].
 class Mamba2Mixer : public Mixer {
  public:
   Mamba2Mixer(JsonReader& settings, const MixerContext& context)
       : Mixer("mamba2"),
-        inner_(read_mamba2_width(settings, context)),
+        inner_(read_inner_width(settings, context)),
         heads_(read_heads(settings, context, inner_, "the width")),
         groups_(settings.integer("groups", 1, 65536, 1)) {
     settings.fail_if(heads_ % groups_ != 0, "heads (", heads_, ") is not divisible by groups (", groups_, ")");

@@ -2,6 +2,7 @@
 #include "cortado/mechanisms/mamba3/scan.h"
 #include "cortado/mechanisms/mechanism.h"
 #include "cortado/mechanisms/shared/heads.h"
+#include "cortado/mechanisms/shared/inner_width.h"
 #include "cortado/nn/diagonal_ssm.h"
 #include "cortado/nn/gated_silu/op.h"
 #include "cortado/nn/norm/norms.h"
@@ -11,20 +12,12 @@ namespace {
 
 constexpr double kMamba3NormEps = 1e-5;  // of B and C
 
-// Reads "width", or "expand" times the model's width.
-int64_t read_mamba3_width(JsonReader& settings, const MixerContext& context) {
-  if (!settings.has("width"))
-    return settings.integer("width", 1, 1 << 20, settings.integer("expand", 1, 64, 2) * context.dim);
-  settings.fail_if(settings.has("expand"), "\"width\" stands in place of \"expand\"");
-  return settings.integer("width", 1, 1 << 20);
-}
-
 // State: "scan_state" [rows,H,N,P]; "angle" [rows,H,S], the sum of all turns; "last" [rows,1,R·H·N + inner + H], the
 // last token's turned B, its x, and λΔ.
 class Mamba3Mixer : public Mixer {
  public:
   Mamba3Mixer(JsonReader& settings, const MixerContext& context) : Mixer("mamba3") {
-    const int64_t inner = read_mamba3_width(settings, context);
+    const int64_t inner = read_inner_width(settings, context);
     const int64_t heads = read_heads(settings, context, inner, "the width");
     const int64_t groups = settings.integer("groups", 1, 65536, 1), state = settings.integer("state", 1, 1 << 16, 128);
     settings.fail_if(heads % groups != 0, "heads (", heads, ") is not divisible by groups (", groups, ")");

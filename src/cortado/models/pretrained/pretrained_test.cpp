@@ -274,7 +274,7 @@ TEST(Pretrained, NamesWhatAFolderLacks) {
   write("config.json", R"({"model_type": "bert"})");
   refused(
       "models of type \"bert\" are not supported; supported: llama, mistral, qwen2, qwen3, smollm3, granite, "
-      "seed_oss, ministral, gemma, gemma2, gemma3_text, phi3, mamba, ");
+      "seed_oss, ministral, gemma, gemma2, gemma3_text, phi3, gemma3, mistral3, mamba, ");
   write("config.json", R"({"model_type": "llama", "quantization_config": {"bits": 4}})");
   refused("weights quantised by \"unknown\" are not read");
   const std::string sizes = R"("model_type": "llama", "vocab_size": 4, "hidden_size": 8, "num_attention_heads": 2,

@@ -34,26 +34,25 @@ const Node* Parser::choice() {
   return value;
 }
 
-const Node* Parser::any_of() {
-  const Level level(*this);
-  const Node* left = all_of();
-  while (skip_word("or")) {
-    Node& node = make(Kind::kBinary, {left, all_of()});
-    node.name = "or";
+// Operands that the operators join, from left to right.
+const Node* Parser::chain(std::initializer_list<std::string_view> operators, const Node* (Parser::*operand)()) {
+  const Node* left = (this->*operand)();
+  while ((peek().type == Type::kSign || peek().type == Type::kName) &&
+         std::ranges::find(operators, std::string_view(peek().text)) != operators.end()) {
+    std::string sign = tokens_[at_++].text;
+    Node& node = make(Kind::kBinary, {left, (this->*operand)()});
+    node.name = std::move(sign);
     left = &node;
   }
   return left;
 }
 
-const Node* Parser::all_of() {
-  const Node* left = negation();
-  while (skip_word("and")) {
-    Node& node = make(Kind::kBinary, {left, negation()});
-    node.name = "and";
-    left = &node;
-  }
-  return left;
+const Node* Parser::any_of() {
+  const Level level(*this);
+  return chain({"or"}, &Parser::all_of);
 }
+
+const Node* Parser::all_of() { return chain({"and"}, &Parser::negation); }
 
 const Node* Parser::negation() {
   const Level level(*this);
@@ -86,47 +85,13 @@ const Node* Parser::comparison() {
   return &node;
 }
 
-const Node* Parser::sum() {
-  const Node* left = joined();
-  while (at_sign("+") || at_sign("-")) {
-    std::string sign = tokens_[at_++].text;
-    Node& node = make(Kind::kBinary, {left, joined()});
-    node.name = std::move(sign);
-    left = &node;
-  }
-  return left;
-}
+const Node* Parser::sum() { return chain({"+", "-"}, &Parser::joined); }
 
-const Node* Parser::joined() {
-  const Node* left = product();
-  while (skip_sign("~")) {
-    Node& node = make(Kind::kBinary, {left, product()});
-    node.name = "~";
-    left = &node;
-  }
-  return left;
-}
+const Node* Parser::joined() { return chain({"~"}, &Parser::product); }
 
-const Node* Parser::product() {
-  const Node* left = power();
-  while (at_sign("*") || at_sign("/") || at_sign("//") || at_sign("%")) {
-    std::string sign = tokens_[at_++].text;
-    Node& node = make(Kind::kBinary, {left, power()});
-    node.name = std::move(sign);
-    left = &node;
-  }
-  return left;
-}
+const Node* Parser::product() { return chain({"*", "/", "//", "%"}, &Parser::power); }
 
-const Node* Parser::power() {
-  const Node* left = unary();
-  while (skip_sign("**")) {
-    Node& node = make(Kind::kBinary, {left, unary()});
-    node.name = "**";
-    left = &node;
-  }
-  return left;
-}
+const Node* Parser::power() { return chain({"**"}, &Parser::unary); }
 
 const Node* Parser::unary(bool with_filters) {
   const Level level(*this);

@@ -62,6 +62,7 @@ class Parser {
   const Node* tuple(bool with_choice, bool in_brackets = false);
   const Node* expression() { return choice(); }
   const Node* choice();
+  const Node* chain(std::initializer_list<std::string_view> operators, const Node* (Parser::*operand)());
   const Node* any_of();
   const Node* all_of();
   const Node* negation();
