@@ -35,12 +35,13 @@ const Node* Parser::choice() {
 }
 
 // Operands that the operators join, from left to right.
-const Node* Parser::chain(std::initializer_list<std::string_view> operators, const Node* (Parser::*operand)()) {
-  const Node* left = (this->*operand)();
+const Node* Parser::chain(std::initializer_list<std::string_view> operators,
+                          const std::function<const Node*()>& operand) {
+  const Node* left = operand();
   while ((peek().type == Type::kSign || peek().type == Type::kName) &&
          std::ranges::find(operators, std::string_view(peek().text)) != operators.end()) {
     std::string sign = tokens_[at_++].text;
-    Node& node = make(Kind::kBinary, {left, (this->*operand)()});
+    Node& node = make(Kind::kBinary, {left, operand()});
     node.name = std::move(sign);
     left = &node;
   }
@@ -49,10 +50,12 @@ const Node* Parser::chain(std::initializer_list<std::string_view> operators, con
 
 const Node* Parser::any_of() {
   const Level level(*this);
-  return chain({"or"}, &Parser::all_of);
+  return chain({"or"}, [this] { return all_of(); });
 }
 
-const Node* Parser::all_of() { return chain({"and"}, &Parser::negation); }
+const Node* Parser::all_of() {
+  return chain({"and"}, [this] { return negation(); });
+}
 
 const Node* Parser::negation() {
   const Level level(*this);
@@ -85,13 +88,21 @@ const Node* Parser::comparison() {
   return &node;
 }
 
-const Node* Parser::sum() { return chain({"+", "-"}, &Parser::joined); }
+const Node* Parser::sum() {
+  return chain({"+", "-"}, [this] { return joined(); });
+}
 
-const Node* Parser::joined() { return chain({"~"}, &Parser::product); }
+const Node* Parser::joined() {
+  return chain({"~"}, [this] { return product(); });
+}
 
-const Node* Parser::product() { return chain({"*", "/", "//", "%"}, &Parser::power); }
+const Node* Parser::product() {
+  return chain({"*", "/", "//", "%"}, [this] { return power(); });
+}
 
-const Node* Parser::power() { return chain({"**"}, &Parser::unary); }
+const Node* Parser::power() {
+  return chain({"**"}, [this] { return unary(); });
+}
 
 const Node* Parser::unary(bool with_filters) {
   const Level level(*this);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <initializer_list>
 #include <string_view>
 
@@ -62,7 +63,7 @@ class Parser {
   const Node* tuple(bool with_choice, bool in_brackets = false);
   const Node* expression() { return choice(); }
   const Node* choice();
-  const Node* chain(std::initializer_list<std::string_view> operators, const Node* (Parser::*operand)());
+  const Node* chain(std::initializer_list<std::string_view> operators, const std::function<const Node*()>& operand);
   const Node* any_of();
   const Node* all_of();
   const Node* negation();
