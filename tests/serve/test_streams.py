@@ -104,8 +104,7 @@ def test_roles_and_parts(client):
         return reply.choices[0].message.content, reply.usage.prompt_tokens
 
     expected = answer("system", "Answer in French.")
-    # The template gets it as it is, and puts its own system message before it.
-    assert answer("developer", "Answer in French.")[1] > expected[1]
+    assert answer("developer", "Answer in French.") == expected  # the template does not know the word
     assert answer("system", [{"type": "text", "text": "Answer "}, {"type": "text", "text": "in French."}]) == expected
     assert answer("system", "Answer.")[1] < expected[1]
 
