@@ -117,3 +117,17 @@ def test_wrong_options(folder, refused, tmp_path):
     assert "two models have the name base" in refused("serve", folder / "base", "--adapter", f"base={folder / 'all'}", "--port", 0)
     assert "adapter_config.json" in refused("serve", folder / "base", "--adapter", f"it={tmp_path}", "--port", 0)
     assert "belongs to a model" in refused("serve", "--model", f"x={folder / 'base'}", "--adapter", f"it={folder / 'all'}", "--port", 0)
+
+
+def test_a_run_of_train_with_lora(start_server, cortado, tmp_path):
+    """Its weights have the adapters merged into them, and its lora.safetensors has them alone."""
+    settings = {"batch": 2, "context": 16, "steps": 4, "warmup": 1, "evaluate_every": 4, "tokenizer": "byte", "learning_rate": 0.1, "dtype": "float32"}
+    (tmp_path / "config.json").write_text(json.dumps({"dim": 32, "heads": 2, "layers": 2, "mixer": {"mixer": "softmax"}, "training": settings}))
+    (tmp_path / "text.txt").write_text("all work and no play\n" * 200)
+    for words in ([tmp_path / "config.json", "--out", tmp_path / "plain"], [tmp_path / "plain", "--lora", 4, "--out", tmp_path / "tuned"]):
+        done = cortado("train", *words, "--data", tmp_path / "text.txt", "--threads", 1)
+        assert done.returncode == 0, done.stderr
+    with start_server("--model", f"plain={tmp_path / 'plain'} --adapter adapted={tmp_path / 'tuned'} --checkpoint last",
+                      "--model", f"merged={tmp_path / 'tuned'} --checkpoint last") as server:  # fmt: skip
+        plain, adapted, merged = (scores(server, name) for name in ("plain", "adapted", "merged"))
+    assert (adapted - merged).abs().max() < 1e-4 < (adapted - plain).abs().max()

@@ -45,8 +45,8 @@ struct Named {
   std::string name;
   ModelOptions options;
   SamplingChoice sampling;
-  std::vector<std::string> adapters = {};
-  std::shared_ptr<const CLI::App> app = {};  // owns the options, if they are not the command's
+  std::vector<std::pair<std::string, std::string>> adapters = {};  // names and folders
+  std::shared_ptr<const CLI::App> app = {};                        // owns the options, if they are not the command's
 };
 
 void add_adapter_option(CLI::App& app, std::vector<std::string>& adapters) {
@@ -62,6 +62,12 @@ std::pair<std::string, std::string> read_pair(const std::string& text, const cha
   fail_input_if(equals == std::string::npos || equals == 0 || equals + 1 == text.size(), "[serve] ", option,
                 " must be ", form, ", got \"", text, "\"");
   return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+std::vector<std::pair<std::string, std::string>> read_adapters(const std::vector<std::string>& texts) {
+  std::vector<std::pair<std::string, std::string>> adapters;
+  for (const std::string& text : texts) adapters.push_back(read_pair(text, "--adapter", "NAME=FOLDER"));
+  return adapters;
 }
 
 // Parses "NAME=RUN", followed by that model's own options: "long=models/smollm2 --memory lola --cache 256".
@@ -82,7 +88,7 @@ Named read_named(const std::string& text, const ServeCommand& command) {
     throw InputError(concat("[serve] --model ", text, ": ", error.what()));
   }
   Sampler{sampling.over({})};
-  Named named{name, *own, sampling, adapters, app};
+  Named named{name, *own, sampling, read_adapters(adapters), app};
   const auto& common = *command.model;
   // Options that are not given for this model have the command's values.
   named.options.common = std::make_shared<CommonOptions>(*common.common);
@@ -97,8 +103,10 @@ std::vector<Named> models_of(const ServeCommand& command) {
   std::vector<Named> models;
   Sampler{command.sampling.over({})};
   if (!command.model->run.empty()) {
-    models.push_back(
-        {.name = "", .options = *command.model, .sampling = command.sampling, .adapters = command.adapters});
+    models.push_back({.name = "",
+                      .options = *command.model,
+                      .sampling = command.sampling,
+                      .adapters = read_adapters(command.adapters)});
   }
   fail_input_if(
       command.model->run.empty() && !command.adapters.empty(),
@@ -110,8 +118,7 @@ std::vector<Named> models_of(const ServeCommand& command) {
     model.options.find();
     if (model.name.empty()) model.name = run_name(model.options.run);
     fail_input_if(!names.insert(model.name).second, "[serve] two models have the name ", model.name);
-    for (const std::string& adapter : model.adapters) {
-      const std::string name = read_pair(adapter, "--adapter", "NAME=FOLDER").first;
+    for (const auto& [name, folder] : model.adapters) {
       fail_input_if(!names.insert(name).second, "[serve] two models have the name ", name);
     }
   }
@@ -143,12 +150,11 @@ std::vector<ServedModel> open_all(const std::vector<Named>& models) {
   for (const Named& named : models) {
     const ServedModel base = open(named);
     served.push_back(base);
-    for (const std::string& adapter : named.adapters) {
-      const auto [name, path] = read_pair(adapter, "--adapter", "NAME=FOLDER");
+    for (const auto& [name, folder] : named.adapters) {
       ServedModel adapted = base;
       adapted.name = name;
       adapted.base = base.name;
-      adapted.model = with_adapters(*base.model, path);
+      adapted.model = with_adapters(*base.model, folder);
       served.push_back(std::move(adapted));
     }
   }
@@ -188,7 +194,7 @@ void introduce(const HttpServer& server, const std::vector<ServedModel>& served,
   std::string models;
   for (const ServedModel& it : served) {
     const bool taught = it.tokenizer && it.tokenizer->special().chat.taught();
-    const std::string problem = taught ? Chat(*it.tokenizer).problem() : "";
+    const std::string problem = taught ? it.chat->problem() : "";
     models +=
         concat(models.empty() ? "" : ", ", it.name, " (", human_count(static_cast<double>(it.model->parameter_count())),
                " parameters", it.memory.empty() || it.memory == "no --memory" ? "" : concat(", ", it.memory),
@@ -286,7 +292,7 @@ void run_serve(ServeCommand& command) {
   Responses responses(engine, command.http.limits, open_store(command.store, engine));
   HttpServer server(engine, responses, command.http);
   warn_of_openness(command.http);
-  introduce(server, served, !command.http.page.empty());
+  introduce(server, engine.models(), !command.http.page.empty());
   if (command.http.page.empty()) {
     std::cerr << "warning: this program was built without its page (npm was missing): only the API is served"
               << std::endl;

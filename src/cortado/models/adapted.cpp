@@ -88,7 +88,7 @@ std::string attach(LanguageModel& model, const std::string& path) {
   const std::string file = fs::is_directory(path, ignored) ? path + "/lora.safetensors" : path;
   fail_input_if(!fs::exists(file, ignored), "[lora] ", path, " has no lora.safetensors and no adapter_config.json");
   load_lora(file, model);
-  return content_hash(read_safetensors(file).tensors);
+  return content_hash(tensors_of(lora_weights(model)));
 }
 
 // Makes the parameters and buffers of `model` those of `base`.

@@ -196,13 +196,17 @@ const Node* Parser::postfix(const Node* node) {
     if (at_sign(".") || at_sign("[")) {
       node = subscript(node);
     } else if (at_sign("(")) {
-      Node& call = make(Kind::kInvoke, {node});
-      arguments(call);
-      node = &call;
+      node = invoked(node);
     } else {
       return node;
     }
   }
+}
+
+const Node* Parser::invoked(const Node* function) {
+  Node& call = make(Kind::kInvoke, {function});
+  arguments(call);
+  return &call;
 }
 
 const Node* Parser::subscript(const Node* object) {
@@ -269,9 +273,7 @@ const Node* Parser::filters(const Node* node) {
     } else if (skip_word("is")) {
       node = test(node);
     } else if (at_sign("(")) {
-      Node& call = make(Kind::kInvoke, {node});
-      arguments(call);
-      node = &call;
+      node = invoked(node);
     } else {
       return node;
     }

@@ -80,6 +80,7 @@ class Parser {
   const Node* filters(const Node* node);
   const Node* filter(const Node* operand);
   const Node* test(const Node* operand);
+  const Node* invoked(const Node* function);
   const Node* subscript(const Node* object);
   void arguments(Node& node);
   std::string dotted_name();
